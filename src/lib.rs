@@ -1,0 +1,25 @@
+//! # Holdfast
+//!
+//! A userspace RoCEv2 dataplane that terminates InfiniBand queue pairs over UDP port 4791 and does not let go of them when
+//! the light goes out.
+//!
+//! ## The house
+//!
+//! The rooms stand on floors. A room may import only rooms of lower floors; `tests/floors.rs` reads the `use` lines and
+//! enforces it.
+//!
+//! | floor | room | what it is for |
+//! |---|---|---|
+//! | 0 | [`wire`] | packet formats, opcodes, PSN arithmetic, ICRC: bytes to values and back |
+//! | 0 | [`time`] | the only clock types that the core knows |
+//! | 1 | `memory` | protection domains, regions, keys, bounds; ways to reach a client's bytes |
+//! | 2 | `transport` | RC, UC and UD queue pairs, completion and shared receive queues |
+//! | 4 | `engine` | the device, still sans-I/O: joins all the above |
+//! | 5 | `io` | packet backends behind one `Port` trait |
+//! | 5 | `ipc` | the shared-memory ABI, the attach protocol, and the Rust client |
+//!
+//! Floors 0 to 4 are *sans-I/O*: they take a [`time::Instant`] and events and give back packets, completions and the next
+//! deadline. The daemon, the simulator and the fuzzers drive the very same code.
+
+pub mod time;
+pub mod wire;

@@ -1,0 +1,26 @@
+//! Packet formats: bytes to values and back.
+//!
+//! Floor 0: never allocates, keeps no state, does no I/O. After a checked constructor has succeeded, no accessor panics.
+//!
+//! Sources: InfiniBand Architecture Specification volume 1 (release 1.4+), chapter 9 (transport), annex A17 (RoCEv2).
+
+mod headers;
+mod mtu;
+mod opcode;
+mod psn;
+
+pub use headers::{Aeth, AtomicEth, Bth, Deth, Nak, Reth, RnrTimer, Syndrome};
+pub use mtu::PathMtu;
+pub use opcode::{Opcode, Operation, Place, Service};
+pub use psn::{Psn, Qpn};
+
+/// UDP destination port of RoCEv2 (IANA; IBTA annex A17.4.1).
+pub const ROCE_PORT: u16 = 4791;
+/// Bytes of the invariant CRC at the end of every packet.
+pub const ICRC_LEN: usize = 4;
+/// Bytes of the Base Transport Header.
+pub const BTH_LEN: usize = 12;
+/// The default partition key, full member.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+/// The largest message (IBTA 9.7.6): 2^31 bytes.
+pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
