@@ -12,14 +12,18 @@
 //! |---|---|---|
 //! | 0 | [`wire`] | packet formats, opcodes, PSN arithmetic, ICRC: bytes to values and back |
 //! | 0 | [`time`] | the only clock types that the core knows |
+//! | 0 | [`counters`] | every number that a worker publishes, in one table; lock-free |
 //! | 1 | `memory` | protection domains, regions, keys, bounds; ways to reach a client's bytes |
 //! | 2 | `transport` | RC, UC and UD queue pairs, completion and shared receive queues |
 //! | 4 | `engine` | the device, still sans-I/O: joins all the above |
 //! | 5 | `io` | packet backends behind one `Port` trait |
 //! | 5 | `ipc` | the shared-memory ABI, the attach protocol, and the Rust client |
+//! | 6 | [`control`] | what operators and controllers ask and are told: gRPC over a Unix socket |
 //!
 //! Floors 0 to 4 are *sans-I/O*: they take a [`time::Instant`] and events and give back packets, completions and the next
 //! deadline. The daemon, the simulator and the fuzzers drive the very same code.
 
+pub mod control;
+pub mod counters;
 pub mod time;
 pub mod wire;

@@ -1,0 +1,9 @@
+//! The control plane's side of the daemon: what can be asked, and the values that answer.
+//!
+//! Floor 6: touches a queue pair only by message to the worker that owns it ([`worker`]).
+
+mod overview;
+pub mod view;
+pub mod worker;
+
+pub use overview::Overview;

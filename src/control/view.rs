@@ -1,0 +1,340 @@
+//! What the control plane shows: plain values, copied out of the engine by the worker that owns it.
+//!
+//! They serialise to the JSON that `holdfast --json` prints; field names carry their units. Times are durations in
+//! nanoseconds. No key of a memory region appears here: an R_Key is a secret between a client and its peer.
+
+use serde::Serialize;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The device as a whole; what no worker needs to be asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Device {
+    /// Name of the verbs device, such as `holdfast0`.
+    pub name: String,
+    /// Version of the daemon.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// The file that the settings came from; `None` without one.
+    pub config: Option<PathBuf>,
+    /// The network interface; `None` when the daemon is bound to addresses only.
+    pub interface: Option<String>,
+    /// Whether the interface has carrier.
+    pub link_up: bool,
+    /// MTU of the interface, in bytes of an IP packet.
+    pub link_mtu_bytes: u32,
+    /// The largest RoCE MTU that fits it, in bytes of payload.
+    pub active_mtu_bytes: u32,
+    /// The GID table; index 0 is the one that applications use.
+    pub gids: Vec<Gid>,
+    /// The port backend in use: `packet`, `udp`.
+    pub backend: String,
+    /// How it calls the kernel: `io_uring`, `syscalls`.
+    pub driver: String,
+    /// Why the backend and driver were chosen, in words for an operator.
+    pub reason: String,
+    /// Whether bursts leave as super-packets (UDP segmentation offload).
+    pub segmentation_offload: bool,
+}
+
+/// One entry of the GID table.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Gid {
+    /// Its index.
+    pub index: u32,
+    /// The address that the GID stands for (an IPv4 address is the GID `::ffff:a.b.c.d`).
+    pub address: IpAddr,
+}
+
+/// Everything that `holdfast status` shows.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Status {
+    /// The device.
+    pub device: Device,
+    /// How long the daemon has run.
+    pub uptime_ns: u64,
+    /// The workers, in order of their index.
+    pub workers: Vec<Worker>,
+    /// Attached clients of all workers.
+    pub clients: Vec<Client>,
+    /// All counters, summed over the workers, in the order of [`crate::counters::FAMILIES`].
+    pub counters: Vec<CounterValue>,
+    /// Percentiles of the time from posting to completion.
+    pub completion_latency: Percentiles,
+}
+
+/// One worker thread.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Worker {
+    /// Its index, which is also in the low bits of its QPNs.
+    pub index: u32,
+    /// The CPU that it is pinned to, if it is.
+    pub cpu: Option<u32>,
+    /// Queue pairs that it owns.
+    pub queue_pairs: u32,
+    /// Memory regions registered with it.
+    pub memory_regions: u32,
+    /// Bytes in those regions.
+    pub registered_bytes: u64,
+}
+
+/// One attached client process.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Client {
+    /// Its process id, from the socket's peer credentials.
+    pub pid: u32,
+    /// Its user id, from the same place.
+    pub uid: u32,
+    /// The name of its program, as the kernel tells it; empty if it would not.
+    pub command: String,
+    /// The worker that serves it.
+    pub worker: u32,
+    /// Queue pairs that it owns.
+    pub queue_pairs: u32,
+    /// Memory regions that it registered.
+    pub memory_regions: u32,
+    /// Bytes in those regions.
+    pub registered_bytes: u64,
+    /// How long it has been attached.
+    pub attached_ns: u64,
+}
+
+/// One counter with its labels resolved.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CounterValue {
+    /// The metric's name.
+    pub name: String,
+    /// The label that tells its members apart; empty if there is none.
+    pub label: String,
+    /// The label's value; empty if there is none.
+    pub label_value: String,
+    /// The value, in the metric's base unit.
+    pub value: f64,
+}
+
+/// Percentiles of a histogram: upper bounds of the buckets that hold them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Percentiles {
+    /// Samples seen.
+    pub count: u64,
+    /// Half of them took no longer.
+    pub p50_ns: Option<u64>,
+    /// 99 % of them took no longer.
+    pub p99_ns: Option<u64>,
+    /// 99.9 % of them took no longer.
+    pub p999_ns: Option<u64>,
+}
+
+/// The kind of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QpKind {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// The general services interface: QP 1.
+    Gsi,
+}
+
+/// The state of a queue pair (IBTA 10.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QpState {
+    /// Reset.
+    #[default]
+    Reset,
+    /// Initialised: takes receive requests.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Send queue drained, or draining.
+    Sqd,
+    /// Send queue in error.
+    Sqe,
+    /// Error: everything is flushed.
+    Error,
+}
+
+/// Why a queue pair with work does not send.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// The path is dark.
+    Dark,
+    /// The congestion control's rate.
+    Congestion,
+    /// The peer said that it has no receive posted.
+    Rnr,
+    /// Something was lost and is being sent again.
+    Loss,
+    /// The peer gave no credit for another message.
+    Credit,
+    /// The window is full: everything allowed is in flight.
+    Window,
+    /// The application posted nothing.
+    Application,
+}
+
+/// How full a queue is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Depth {
+    /// Requests posted and not completed.
+    pub posted: u32,
+    /// Requests that fit.
+    pub capacity: u32,
+}
+
+/// The far end of a connected queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its queue pair number.
+    pub qpn: u32,
+    /// Our UDP source port towards it, which picks the way through an ECMP fabric.
+    pub source_port: u16,
+    /// Traffic class (DSCP and ECN) of packets to it.
+    pub traffic_class: u8,
+    /// Hop limit of packets to it.
+    pub hop_limit: u8,
+}
+
+/// One queue pair, whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct QueuePair {
+    /// Its number.
+    pub qpn: u32,
+    /// Its kind.
+    pub kind: QpKind,
+    /// Its state.
+    pub state: QpState,
+    /// The worker that owns it.
+    pub worker: u32,
+    /// The process that owns it; 0 for the daemon's own.
+    pub client_pid: u32,
+    /// Its protection domain.
+    pub protection_domain: u32,
+    /// The completion queue of its send queue.
+    pub send_cq: u32,
+    /// The completion queue of its receive queue.
+    pub receive_cq: u32,
+    /// The shared receive queue that it takes from, if any.
+    pub shared_receive_queue: Option<u32>,
+    /// The far end, once connected.
+    pub peer: Option<Peer>,
+    /// RoCE MTU of the path, in bytes of payload.
+    pub path_mtu_bytes: u32,
+    /// ACK timeout as configured; zero means never.
+    pub ack_timeout_ns: u64,
+    /// How often it sends again without progress.
+    pub retry_count: u32,
+    /// Of those, how many are left now.
+    pub retries_left: u32,
+    /// How often it bears RNR without progress; 7 means for ever.
+    pub rnr_retry: u32,
+    /// Of those, how many are left now.
+    pub rnr_retries_left: u32,
+    /// How long it asks peers to wait when it has no receive posted.
+    pub min_rnr_timer_ns: u64,
+    /// READs and atomics that it may have outstanding.
+    pub max_rd_atomic: u32,
+    /// READs and atomics that it accepts from its peer at once.
+    pub max_dest_rd_atomic: u32,
+    /// PSN of the next packet that it sends.
+    pub send_psn: u32,
+    /// The oldest PSN that is not acknowledged; equal to `send_psn` when nothing is in flight.
+    pub unacknowledged_psn: u32,
+    /// PSN that it expects next.
+    pub expected_psn: u32,
+    /// Message sequence number of its responder.
+    pub msn: u32,
+    /// Its send queue.
+    pub send_queue: Depth,
+    /// Its receive queue; empty with a shared receive queue.
+    pub receive_queue: Depth,
+    /// Why it does not send right now.
+    pub waits_for: Option<Wait>,
+    /// What it has counted.
+    pub counters: QpCounters,
+}
+
+/// What a queue pair has counted since it was created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct QpCounters {
+    /// Packets sent, repetitions included.
+    pub sent_packets: u64,
+    /// Payload bytes sent, repetitions included.
+    pub sent_bytes: u64,
+    /// Packets received and accepted.
+    pub received_packets: u64,
+    /// Payload bytes received and accepted.
+    pub received_bytes: u64,
+    /// Packets sent more than once.
+    pub retransmitted_packets: u64,
+    /// Expiries of the ACK timer.
+    pub ack_timeouts: u64,
+    /// Sequence NAKs received.
+    pub sequence_naks_received: u64,
+    /// Sequence NAKs sent.
+    pub sequence_naks_sent: u64,
+    /// RNR NAKs received.
+    pub rnr_naks_received: u64,
+    /// RNR NAKs sent.
+    pub rnr_naks_sent: u64,
+    /// Requests received again after they had been executed.
+    pub duplicate_requests: u64,
+    /// Packets received out of order.
+    pub out_of_sequence_packets: u64,
+    /// Requests completed with success.
+    pub completions: u64,
+    /// Requests completed in error, flushed ones included.
+    pub completion_errors: u64,
+}
+
+/// Where a region's bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backing {
+    /// Memory that the daemon has mapped: no copy beyond the packet's own.
+    #[default]
+    Shared,
+    /// The client's address space, read and written by `process_vm_readv` and `process_vm_writev`.
+    Process,
+}
+
+/// One registered memory region.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct MemoryRegion {
+    /// Its slot in the worker's table; not a key.
+    pub slot: u32,
+    /// The worker that owns it.
+    pub worker: u32,
+    /// The process that registered it.
+    pub client_pid: u32,
+    /// Its protection domain.
+    pub protection_domain: u32,
+    /// The address that peers use for its first byte.
+    pub iova: u64,
+    /// Its length in bytes.
+    pub length_bytes: u64,
+    /// What is allowed, as bits of `ibv_access_flags`.
+    pub access: u32,
+    /// Where the bytes are.
+    pub backing: Backing,
+}
+
+/// One page of a long list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page<T> {
+    /// The entries, in ascending order of their number.
+    pub entries: Vec<T>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<u32>,
+}
