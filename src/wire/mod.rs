@@ -4,14 +4,29 @@
 //!
 //! Sources: InfiniBand Architecture Specification volume 1 (release 1.4+), chapter 9 (transport), annex A17 (RoCEv2).
 
+mod build;
+mod cnp;
+mod crc_math;
+pub mod frame;
+mod gid;
 mod headers;
+pub mod icrc;
+mod ip;
+mod mad;
 mod mtu;
 mod opcode;
+mod packet;
 mod psn;
 
-pub use headers::{Aeth, AtomicEth, Bth, Deth, Nak, Reth, RnrTimer, Syndrome};
+pub use build::HeaderBuf;
+pub use cnp::{CNP_LEN, build_cnp};
+pub use gid::Gid;
+pub use headers::{Aeth, AtomicEth, Bth, Deth, Nak, Reth, RnrTimer, Syndrome, pad_count};
+pub use ip::{Ecn, IpHeader, Ipv4, Ipv6, UDP_LEN};
+pub use mad::{MAD_LEN, Mad, MadHeader};
 pub use mtu::PathMtu;
 pub use opcode::{Opcode, Operation, Place, Service};
+pub use packet::{Datagram, Malformed, Packet};
 pub use psn::{Psn, Qpn};
 
 /// UDP destination port of RoCEv2 (IANA; IBTA annex A17.4.1).

@@ -261,9 +261,79 @@ impl Opcode {
     }
 }
 
+/// The names of one service's operations, by bits 4..0, as IBTA table 35 spells them.
+macro_rules! names {
+    ($service:literal) => {
+        [
+            concat!($service, " SEND First"),
+            concat!($service, " SEND Middle"),
+            concat!($service, " SEND Last"),
+            concat!($service, " SEND Last with Immediate"),
+            concat!($service, " SEND Only"),
+            concat!($service, " SEND Only with Immediate"),
+            concat!($service, " RDMA WRITE First"),
+            concat!($service, " RDMA WRITE Middle"),
+            concat!($service, " RDMA WRITE Last"),
+            concat!($service, " RDMA WRITE Last with Immediate"),
+            concat!($service, " RDMA WRITE Only"),
+            concat!($service, " RDMA WRITE Only with Immediate"),
+            concat!($service, " RDMA READ Request"),
+            concat!($service, " RDMA READ response First"),
+            concat!($service, " RDMA READ response Middle"),
+            concat!($service, " RDMA READ response Last"),
+            concat!($service, " RDMA READ response Only"),
+            concat!($service, " Acknowledge"),
+            concat!($service, " ATOMIC Acknowledge"),
+            concat!($service, " CmpSwap"),
+            concat!($service, " FetchAdd"),
+            concat!($service, " reserved"),
+            concat!($service, " SEND Last with Invalidate"),
+            concat!($service, " SEND Only with Invalidate"),
+        ]
+    };
+}
+
+impl Opcode {
+    /// Its name in IBTA table 35, with the service before it: "RC SEND Only with Immediate", "RC RDMA READ response First",
+    /// "UD SEND Only", "CNP". A byte that the table reserves is "RC reserved" and so on; FLUSH and ATOMIC WRITE (release
+    /// 1.6) are named although not implemented.
+    pub fn name(self) -> &'static str {
+        const RC: [&str; 24] = names!("RC");
+        const UC: [&str; 24] = names!("UC");
+        const RD: [&str; 24] = names!("RD");
+        const UD: [&str; 24] = names!("UD");
+        const XRC: [&str; 24] = names!("XRC");
+        let low = self.0 & 0x1f;
+        let of = |names: &[&'static str; 24], highest: u8, reserved| match names.get(usize::from(low)) {
+            Some(name) if low <= highest => *name,
+            _ => reserved,
+        };
+        match (self.service(), low) {
+            (Service::Rc, 0x1c) => "RC FLUSH",
+            (Service::Rc, 0x1d) => "RC ATOMIC WRITE",
+            (Service::Rd, 0x15) => "RD RESYNC",
+            (Service::Ud, 0x00..=0x03) => "UD reserved",
+            (Service::Rc, _) => of(&RC, 0x17, "RC reserved"),
+            (Service::Uc, _) => of(&UC, 0x0b, "UC reserved"),
+            (Service::Rd, _) => of(&RD, 0x14, "RD reserved"),
+            (Service::Ud, _) => of(&UD, 0x05, "UD reserved"),
+            (Service::Xrc, _) => of(&XRC, 0x17, "XRC reserved"),
+            (Service::Cnp, 0x01) => "CNP",
+            (Service::Cnp, _) => "CNP reserved",
+            (Service::Manufacturer, _) => "manufacturer specific",
+        }
+    }
+}
+
 impl fmt::Debug for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Opcode(0x{:02x})", self.0)
+        write!(f, "Opcode(0x{:02x} {})", self.0, self.name())
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
@@ -285,5 +355,27 @@ mod tests {
         }
         // RC 0x00-0x17 less 0x15, UC 0x20-0x2b, UD 2, CNP.
         assert_eq!(known, 23 + 12 + 2 + 1);
+    }
+
+    #[test]
+    fn names_are_reserved_exactly_where_the_table_is() {
+        for b in 0..=255u8 {
+            let o = Opcode::from_byte(b);
+            if o.operation().is_some() {
+                assert!(!o.name().contains("reserved"), "{o:?}");
+            }
+        }
+        let name = |b| Opcode::from_byte(b).name();
+        assert_eq!(name(0x05), "RC SEND Only with Immediate");
+        assert_eq!(name(0x0d), "RC RDMA READ response First");
+        assert_eq!(name(0x13), "RC CmpSwap");
+        assert_eq!(name(0x17), "RC SEND Only with Invalidate");
+        assert_eq!(name(0x15), "RC reserved");
+        assert_eq!(name(0x1f), "RC reserved");
+        assert_eq!(name(0x2b), "UC RDMA WRITE Only with Immediate");
+        assert_eq!(name(0x2c), "UC reserved");
+        assert_eq!(name(0x64), "UD SEND Only");
+        assert_eq!(name(0x66), "UD reserved");
+        assert_eq!(name(0x81), "CNP");
     }
 }
