@@ -19,11 +19,13 @@
 //! | 5 | `io` | packet backends behind one `Port` trait |
 //! | 5 | `ipc` | the shared-memory ABI, the attach protocol, and the Rust client |
 //! | 6 | [`control`] | what operators and controllers ask and are told: gRPC over a Unix socket |
+//! | 6 | [`settings`] | the TOML file, the command line over it, reload, and the log |
 //!
 //! Floors 0 to 4 are *sans-I/O*: they take a [`time::Instant`] and events and give back packets, completions and the next
 //! deadline. The daemon, the simulator and the fuzzers drive the very same code.
 
 pub mod control;
 pub mod counters;
+pub mod settings;
 pub mod time;
 pub mod wire;

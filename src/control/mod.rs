@@ -7,3 +7,6 @@ pub mod view;
 pub mod worker;
 
 pub use overview::Overview;
+
+/// Where the daemon listens for the `holdfast` command if nothing else is set.
+pub const DEFAULT_SOCKET: &str = "/run/holdfast/control.sock";
