@@ -20,12 +20,16 @@
 //! | 5 | `ipc` | the shared-memory ABI, the attach protocol, and the Rust client |
 //! | 6 | [`control`] | what operators and controllers ask and are told: gRPC over a Unix socket |
 //! | 6 | [`settings`] | the TOML file, the command line over it, reload, and the log |
+//! | 8 | [`cli`] | the `holdfast` command, one file a subcommand |
+//! | aside | [`decode`] | what a capture file holds; knows `wire` only |
 //!
 //! Floors 0 to 4 are *sans-I/O*: they take a [`time::Instant`] and events and give back packets, completions and the next
 //! deadline. The daemon, the simulator and the fuzzers drive the very same code.
 
+pub mod cli;
 pub mod control;
 pub mod counters;
+pub mod decode;
 pub mod settings;
 pub mod time;
 pub mod wire;

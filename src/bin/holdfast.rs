@@ -1,3 +1,5 @@
 //! The operator's command.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    holdfast::cli::main()
+}

@@ -15,10 +15,10 @@ const IPV6: u16 = 0x86dd;
 /// Why a frame holds no whole UDP datagram.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotUdp {
-    /// The frame ends within its link header.
+    /// The frame ends within its link header or a VLAN tag.
     #[error("{len} bytes end within the link header")]
     TooShort {
-        /// Bytes given.
+        /// Bytes there.
         len: usize,
     },
     /// Neither IPv4 nor IPv6.
@@ -64,21 +64,23 @@ impl<'a> Frame<'a> {
 
 /// Takes an Ethernet II frame apart; any number of VLAN tags is skipped.
 pub fn parse_ethernet(frame: &[u8]) -> Result<Frame<'_>, NotUdp> {
-    let short = NotUdp::TooShort { len: frame.len() };
-    match frame.get(ADDRESSES_LEN..) {
-        Some(rest) => parse_ethertype(rest).ok_or(short)?,
-        None => Err(short),
-    }
+    let split = frame.get(ADDRESSES_LEN..).and_then(<[u8]>::split_first_chunk);
+    let (&ethertype, rest) = split.ok_or(NotUdp::TooShort { len: frame.len() })?;
+    parse_ethertype(u16::from_be_bytes(ethertype), rest)
 }
 
-/// `None`: ends within a tag.
-fn parse_ethertype(mut rest: &[u8]) -> Option<Result<Frame<'_>, NotUdp>> {
+/// Takes apart what stands behind an EtherType: VLAN tags, then an IP packet.
+pub fn parse_ethertype(mut ethertype: u16, mut rest: &[u8]) -> Result<Frame<'_>, NotUdp> {
     loop {
-        let (&ethertype, behind) = rest.split_first_chunk()?;
-        match u16::from_be_bytes(ethertype) {
-            tag if VLAN.contains(&tag) => rest = behind.get(2..)?,
-            IPV4 | IPV6 => return Some(parse_ip(behind)),
-            other => return Some(Err(NotUdp::NotIp(other))),
+        match ethertype {
+            IPV4 | IPV6 => return parse_ip(rest),
+            tag if VLAN.contains(&tag) => {
+                let Some((&[_, _, high, low], behind)) = rest.split_first_chunk() else {
+                    return Err(NotUdp::TooShort { len: rest.len() });
+                };
+                (ethertype, rest) = (u16::from_be_bytes([high, low]), behind);
+            }
+            other => return Err(NotUdp::NotIp(other)),
         }
     }
 }
@@ -128,6 +130,89 @@ fn ip_header(slice: &IpSlice<'_>) -> IpHeader {
                 next_header: h.next_header().0,
                 extension_len: v6.extensions().slice().len() as u16,
             })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A UDP datagram of `payload` to port 4791.
+    fn udp(payload: &[u8]) -> Vec<u8> {
+        let len = (payload.len() + 8) as u16;
+        let ports = [0xc1_u16, 0x23].map(|b| b as u8);
+        [&ports[..], &ROCE_PORT.to_be_bytes(), &len.to_be_bytes(), &[0, 0], payload].concat()
+    }
+
+    fn ipv4(header: &Ipv4, options: &[u8], udp: &[u8]) -> Vec<u8> {
+        [&header.emit(udp.len() as u16)[..], options, udp].concat()
+    }
+
+    fn ethernet(tags: &[[u8; 4]], ethertype: u16, packet: &[u8]) -> Vec<u8> {
+        [&[0x02; ADDRESSES_LEN][..], tags.as_flattened(), &ethertype.to_be_bytes(), packet].concat()
+    }
+
+    fn header() -> Ipv4 {
+        Ipv4 { tos: 0xba, id: Some(0x1234), ..Ipv4::new([198, 18, 0, 2].into(), [198, 18, 0, 3].into()) }
+    }
+
+    #[test]
+    fn tags_and_trailing_pad_are_skipped() {
+        let mut packet = ipv4(&header(), &[], &udp(b"payload!"));
+        packet.extend([0xee; 18]);
+        for tags in [&[][..], &[[0x81, 0, 0, 5]], &[[0x88, 0xa8, 0, 5], [0x81, 0, 0xe0, 6]]] {
+            let frame = ethernet(tags, IPV4, &packet);
+            let frame = parse_ethernet(&frame).unwrap();
+            assert_eq!(
+                (frame.ip, frame.source_port, frame.payload),
+                (IpHeader::V4(header()), 0xc123, &b"payload!"[..])
+            );
+            assert!(frame.roce().is_some());
+        }
+    }
+
+    #[test]
+    fn options_and_extension_headers_are_skipped_and_counted() {
+        let with_options = Ipv4 { header_len: 24, ..header() };
+        let packet = ipv4(&with_options, &[1, 1, 1, 0], &udp(b"pay"));
+        let frame = parse_ip(&packet).unwrap();
+        assert_eq!((frame.ip, frame.payload), (IpHeader::V4(with_options), &b"pay"[..]));
+
+        // Hop-by-hop, then destination options, each 8 bytes.
+        let header = Ipv6 {
+            next_header: 0,
+            extension_len: 16,
+            flow_label: 0xabcde,
+            ..Ipv6::new("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap())
+        };
+        let options = |next| [next, 0, 1, 4, 0, 0, 0, 0];
+        let udp = udp(b"pay");
+        let packet = [&header.emit(udp.len() as u16)[..], &options(60), &options(17), &udp].concat();
+        let frame = parse_ethertype(IPV6, &packet).unwrap();
+        assert_eq!((frame.ip, frame.payload), (IpHeader::V6(header), &b"pay"[..]));
+    }
+
+    #[test]
+    fn what_is_no_whole_datagram_is_refused_with_its_reason() {
+        let whole = ipv4(&header(), &[], &udp(b"payload!"));
+        let fragment = Ipv4 { flags_fragment: 0x2000, ..header() };
+        let later_fragment = Ipv4 { flags_fragment: 1, ..header() };
+        for h in [fragment, later_fragment] {
+            assert_eq!(parse_ip(&ipv4(&h, &[], &udp(b""))).unwrap_err(), NotUdp::Fragment);
+        }
+        let mut tcp = whole.clone();
+        tcp[9] = 6;
+        assert_eq!(parse_ip(&tcp).unwrap_err(), NotUdp::NotUdp(6));
+        assert_eq!(parse_ethernet(&ethernet(&[], 0x0806, &whole)).unwrap_err(), NotUdp::NotIp(0x0806));
+        let mut lying = whole.clone();
+        lying[25] = 200;
+        assert!(matches!(parse_ip(&lying), Err(NotUdp::Udp(_))));
+
+        let frame = ethernet(&[[0x81, 0, 0, 5]], IPV4, &whole);
+        for len in 0..frame.len() {
+            let error = parse_ethernet(&frame[..len]).unwrap_err();
+            assert_eq!(matches!(error, NotUdp::TooShort { .. }), len < 18, "{len}: {error}");
         }
     }
 }

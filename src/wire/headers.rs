@@ -1,6 +1,7 @@
 //! The Base Transport Header and the extension headers, as values; `parse` and `emit` are total.
 
 use super::{BTH_LEN, Opcode, Psn, Qpn};
+use core::fmt;
 use core::time::Duration;
 
 /// Base Transport Header (IBTA 9.2), 12 bytes.
@@ -293,6 +294,20 @@ impl Syndrome {
     }
 }
 
+impl fmt::Display for Syndrome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ack(_) => match self.credits() {
+                Some(credits) => write!(f, "ACK, {credits} credits"),
+                None => f.write_str("ACK, no credit limit"),
+            },
+            Self::RnrNak(timer) => write!(f, "RNR NAK, {:?}", timer.duration()),
+            Self::Nak(nak) => write!(f, "NAK, {nak}"),
+            Self::Reserved(byte) => write!(f, "reserved syndrome 0x{byte:02x}"),
+        }
+    }
+}
+
 /// NAK codes (IBTA table 47).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -307,6 +322,18 @@ pub enum Nak {
     RemoteOperational = 3,
     /// Invalid RD request (RD only).
     InvalidRd = 4,
+}
+
+impl fmt::Display for Nak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SequenceError => "PSN sequence error",
+            Self::InvalidRequest => "invalid request",
+            Self::RemoteAccess => "remote access error",
+            Self::RemoteOperational => "remote operational error",
+            Self::InvalidRd => "invalid RD request",
+        })
+    }
 }
 
 /// RNR NAK timer code, 5 bits (IBTA table 45): code 0 is the longest, 655.36 ms.
@@ -365,6 +392,10 @@ mod tests {
         assert_eq!(Syndrome::parse(0x2e), Syndrome::RnrNak(RnrTimer::new(14)));
         assert_eq!(Syndrome::parse(0x65), Syndrome::Reserved(0x65));
         assert_eq!(Syndrome::parse(0x80), Syndrome::Reserved(0x80));
+        let said = [0x0a, 0x1f, 0x2e, 0x60, 0x7f].map(|b| Syndrome::parse(b).to_string());
+        let expected = ["ACK, 32 credits", "ACK, no credit limit", "RNR NAK, 1.28ms", "NAK, PSN sequence error"];
+        assert_eq!(said[..4], expected);
+        assert_eq!(said[4], "reserved syndrome 0x7f");
     }
 
     #[test]
