@@ -17,7 +17,7 @@
 //! | 2 | `transport` | RC, UC and UD queue pairs, completion and shared receive queues |
 //! | 4 | `engine` | the device, still sans-I/O: joins all the above |
 //! | 5 | `io` | packet backends behind one `Port` trait |
-//! | 5 | `ipc` | the shared-memory ABI, the attach protocol, and the Rust client |
+//! | 5 | [`ipc`] | the shared-memory ABI, the attach protocol, and the Rust client |
 //! | 6 | [`control`] | what operators and controllers ask and are told: gRPC over a Unix socket |
 //! | 6 | [`settings`] | the TOML file, the command line over it, reload, and the log |
 //! | 8 | [`cli`] | the `holdfast` command, one file a subcommand |
@@ -30,6 +30,7 @@ pub mod cli;
 pub mod control;
 pub mod counters;
 pub mod decode;
+pub mod ipc;
 pub mod settings;
 pub mod time;
 pub mod wire;

@@ -1,0 +1,15 @@
+//! Clients and the daemon: the shared-memory ABI, the attach protocol and the Rust client.
+//!
+//! Floor 5. A client is a stranger: whatever it puts into shared memory or says over its socket is copied once, then validated,
+//! and what it does wrong costs itself only.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | [`abi`] | the layout of shared memory, as a specification |
+//! | [`ring`] | the rings over it, as both sides see them |
+//! | [`shm`] | making, sealing and mapping areas of it |
+
+pub mod abi;
+pub mod ring;
+#[allow(unsafe_code)]
+pub mod shm;
