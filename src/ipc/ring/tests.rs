@@ -76,7 +76,7 @@ fn completions_come_in_order_and_wrap() {
         ring.push(index, &[index.into(); CQE_WORDS]);
         assert_eq!(ring.in_use(index + 1), Ok(1));
         let cqe = ring.peek(index).unwrap();
-        assert_eq!(cqe[0], index.into());
+        assert_eq!(cqe[0], u64::from(index));
         let cqe: crate::ipc::abi::Cqe = zerocopy::transmute!(cqe);
         assert_eq!(cqe.sequence, index + 1);
         ring.release(index + 1);
@@ -94,7 +94,7 @@ fn indices_wrap_at_the_end_of_32_bits() {
     }
     assert_eq!(ring.in_use(start.wrapping_add(4)), Ok(4));
     for i in 0..4 {
-        assert_eq!(ring.peek(start.wrapping_add(i)).unwrap()[0], i.into());
+        assert_eq!(ring.peek(start.wrapping_add(i)).unwrap()[0], u64::from(i));
     }
     assert_eq!(ring.peek(start.wrapping_add(4)), None);
 }
