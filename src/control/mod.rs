@@ -1,12 +1,29 @@
-//! The control plane's side of the daemon: what can be asked, and the values that answer.
+//! The control plane: what operators and controllers ask and are told, by gRPC over a Unix socket.
 //!
-//! Floor 6: touches a queue pair only by message to the worker that owns it ([`worker`]).
+//! ```text
+//! holdfast qp list ── client ──► control.sock ──► server ── Request ──► worker
+//!                                (peer checked)          ◄── view::* ──  (between two turns of its loop)
+//! ```
+//!
+//! Floor 6: touches a queue pair only by message to the worker that owns it ([`worker`]). The services are described in
+//! `proto/holdfast/v1`; reflection and health are on, so `grpcurl -unix` and its like work without a copy of the files.
 
+pub mod client;
+mod convert;
 mod overview;
+pub mod proto;
+mod server;
+mod socket;
 pub mod view;
 pub mod worker;
 
+pub use convert::UnknownValue;
 pub use overview::Overview;
+pub use server::{ServeError, serve};
+pub use socket::{Access, ControlSocket, SocketError};
 
 /// Where the daemon listens for the `holdfast` command if nothing else is set.
 pub const DEFAULT_SOCKET: &str = "/run/holdfast/control.sock";
+
+#[cfg(test)]
+mod tests;

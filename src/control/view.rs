@@ -1,7 +1,6 @@
 //! What the control plane shows: plain values, copied out of the engine by the worker that owns it.
 //!
-//! They serialise to the JSON that `holdfast --json` prints; field names carry their units. Times are durations in
-//! nanoseconds. No key of a memory region appears here: an R_Key is a secret between a client and its peer.
+//! They serialise to the JSON that `holdfast --json` prints; field names carry their units. No key of a memory region appears here: an R_Key is a secret between a client and its peer.
 
 use serde::Serialize;
 use std::net::IpAddr;
@@ -77,6 +76,8 @@ pub struct Worker {
     pub memory_regions: u32,
     /// Bytes in those regions.
     pub registered_bytes: u64,
+    /// Why it did not answer; all but the index is then empty. The control plane fills it in.
+    pub problem: Option<String>,
 }
 
 /// One attached client process.

@@ -1,0 +1,152 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::client::{Client, ClientError};
+use super::worker::{PAGE_ENTRIES, Request, Requests, WorkerHandle};
+use super::*;
+use crate::counters::{Counter, Distribution, Publisher};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// A worker thread that owns some queue pairs and memory regions and answers as the daemon's do.
+fn worker(index: u32, qpns: Vec<u32>, regions: u32) -> WorkerHandle {
+    let mut counters = Publisher::new();
+    counters.set(Counter::ReceivedPackets, 100);
+    counters.set(Counter::AsleepNs, 1_500_000_000);
+    counters.record(Distribution::CompletionLatency, 1_500);
+    let (wake, woken) = channel();
+    let (handle, requests) = WorkerHandle::new(index, counters.published(), move || wake.send(()).unwrap_or_default());
+    std::thread::spawn(move || answer(index, &qpns, regions, &requests, &woken));
+    handle
+}
+
+fn answer(index: u32, qpns: &[u32], regions: u32, requests: &Requests, woken: &Receiver<()>) {
+    let qp = |qpn| view::QueuePair { qpn, worker: index, state: view::QpState::Rts, ..Default::default() };
+    let region = |slot| view::MemoryRegion { slot, worker: index, length_bytes: 4096, ..Default::default() };
+    while woken.recv().is_ok() {
+        while let Some(request) = requests.poll_request() {
+            match request {
+                Request::Status { reply } => {
+                    let worker = view::Worker { index, queue_pairs: qpns.len() as u32, ..Default::default() };
+                    reply.send((worker, vec![view::Client { pid: 7 + index, worker: index, ..Default::default() }]));
+                }
+                Request::QueuePairs { from, reply } => {
+                    let mut rest = qpns.iter().copied().filter(|q| *q >= from);
+                    let entries = rest.by_ref().take(PAGE_ENTRIES).map(qp).collect();
+                    reply.send(view::Page { entries, next: rest.next() });
+                }
+                Request::QueuePair { qpn, reply } => reply.send(qpns.contains(&qpn).then(|| qp(qpn))),
+                Request::MemoryRegions { from, reply } => {
+                    let mut rest = (0..regions).filter(|s| *s >= from);
+                    let entries = rest.by_ref().take(PAGE_ENTRIES).map(region).collect();
+                    reply.send(view::Page { entries, next: rest.next() });
+                }
+            }
+        }
+    }
+}
+
+/// A control plane on a socket of its own.
+struct Plane {
+    dir: tempfile::TempDir,
+    stop: tokio::sync::oneshot::Sender<()>,
+    served: tokio::task::JoinHandle<Result<(), ServeError>>,
+    overview: Arc<Overview>,
+}
+
+impl Plane {
+    fn start(workers: Vec<WorkerHandle>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let access = Access::for_group("");
+        let socket = ControlSocket::bind(&dir.path().join("control.sock"), access).unwrap();
+        let device = view::Device { name: "holdfast0".into(), config: Some("a/b".into()), ..Default::default() };
+        let overview = Arc::new(Overview::new(device, workers));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served = tokio::spawn(serve(socket, Arc::clone(&overview), async {
+            stopped.await.unwrap_or_default();
+        }));
+        Self { dir, stop, served, overview }
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(&self.dir.path().join("control.sock")).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn status_tells_the_device_the_workers_and_the_sum_of_their_counters() {
+    let plane = Plane::start(vec![worker(0, vec![16, 18], 0), worker(1, vec![17], 0)]);
+    let client = plane.client().await;
+    let status = client.status().await.unwrap();
+    assert_eq!(status.device, *plane.overview.device());
+    assert_eq!(status.workers.iter().map(|w| w.queue_pairs).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(status.clients.iter().map(|c| c.pid).collect::<Vec<_>>(), [7, 8]);
+    assert_eq!(status.counters.len(), Counter::COUNT);
+    let value = |name| status.counters.iter().find(|c| c.name == name).unwrap().value;
+    assert_eq!(value("holdfast_received_packets_total"), 200.0);
+    assert_eq!(value("holdfast_worker_asleep_seconds_total"), 3.0);
+    assert_eq!((status.completion_latency.count, status.completion_latency.p50_ns), (2, Some(2_000)));
+
+    plane.overview.set_device(view::Device { link_up: true, ..(*plane.overview.device()).clone() });
+    assert!(client.status().await.unwrap().device.link_up);
+}
+
+#[tokio::test]
+async fn a_worker_that_ended_is_part_of_the_status() {
+    let (gone, requests) = WorkerHandle::new(1, Publisher::new().published(), || {});
+    drop(requests);
+    let plane = Plane::start(vec![worker(0, vec![16], 0), gone]);
+    let client = plane.client().await;
+    let status = client.status().await.unwrap();
+    assert_eq!(status.workers.len(), 2);
+    assert!(status.workers[1].problem.as_deref().unwrap().contains("worker 1 has ended"));
+    // One that is not on a living worker may be on the dead one: that is no "not found".
+    assert!(matches!(client.queue_pair(17).await, Err(ClientError::Failed(m)) if m.contains("worker 1")));
+    assert!(client.queue_pairs(usize::MAX).await.is_err());
+}
+
+#[tokio::test]
+async fn long_lists_come_page_by_page_and_whole() {
+    let n = 2 * PAGE_ENTRIES as u32 + 1;
+    let even: Vec<u32> = (0..n).map(|i| 16 + 2 * i).collect();
+    let odd: Vec<u32> = (0..n).map(|i| 17 + 2 * i).collect();
+    let plane = Plane::start(vec![worker(0, even.clone(), n), worker(1, odd.clone(), 3)]);
+    let client = plane.client().await;
+    let listed: Vec<u32> = client.queue_pairs(usize::MAX).await.unwrap().iter().map(|q| q.qpn).collect();
+    assert_eq!(listed, [even, odd].concat());
+    assert_eq!(client.queue_pairs(1).await.unwrap().len(), PAGE_ENTRIES, "no more pages than needed");
+    assert_eq!(client.memory_regions(usize::MAX).await.unwrap().len(), n as usize + 3);
+}
+
+#[tokio::test]
+async fn one_queue_pair_is_found_on_whichever_worker_has_it() {
+    let plane = Plane::start(vec![worker(0, vec![16], 0), worker(1, vec![17], 0)]);
+    let client = plane.client().await;
+    let qp = client.queue_pair(17).await.unwrap();
+    assert_eq!((qp.qpn, qp.worker, qp.state), (17, 1, view::QpState::Rts));
+    let missing = client.queue_pair(99).await.unwrap_err();
+    assert!(matches!(&missing, ClientError::NotFound(m) if m == "there is no queue pair 99"), "{missing}");
+}
+
+#[tokio::test]
+async fn the_plane_ends_when_told_and_removes_its_socket() {
+    let plane = Plane::start(vec![]);
+    let path = plane.dir.path().join("control.sock");
+    plane.client().await.status().await.unwrap();
+    plane.stop.send(()).unwrap();
+    tokio::time::timeout(Duration::from_secs(30), plane.served).await.unwrap().unwrap().unwrap();
+    assert!(!path.exists());
+    let error = Client::connect(&path).await.unwrap_err();
+    assert!(matches!(error, ClientError::NotRunning(_)) && error.to_string().contains("systemctl start"), "{error}");
+}
+
+#[tokio::test]
+async fn something_else_on_the_socket_is_no_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let other = tokio::spawn(async move { drop(listener.accept().await.unwrap()) });
+    let asked = async { Client::connect(&path).await?.status().await };
+    assert!(matches!(asked.await, Err(ClientError::Failed(_))));
+    other.await.unwrap();
+}
