@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """Drives peer.py with rxe at both ends: shows that the peer does what its page says.
 
-    vm host selftest.py ADDR [ADDR] [-k WORD]
+    vm host selftest.py [ADDR [ADDR]] [-k WORD]
 
-One address: both ends are sessions of one VM, on one device, whose packets never
+One address (or none: that of `vm host`): both ends are sessions of one VM, on one device, whose packets never
 reach that VM's network stack; what needs netem or drops is skipped. Two: two VMs."""
 import json
+import os
 import socket
 import sys
 import time
@@ -328,13 +329,14 @@ def main(args):
     if "-k" in args:
         at = args.index("-k")
         word, args = args[at + 1], args[:at] + args[at + 2:]
+    addrs = args or [os.environ["HOLDFAST_LAB_PEER"].split(":")[0]]
     passed = skipped = failed = 0
     for test in TESTS:
         if word not in test.__name__:
             continue
         start = time.monotonic()
         try:
-            reason = test(args)
+            reason = test(addrs)
         except (AssertionError, OSError) as error:
             failed += 1
             print(f"{test.__name__}: FAILED: {error}", flush=True)

@@ -1,0 +1,57 @@
+#!/usr/bin/python3
+"""Judges a capture of RoCEv2 traffic (classic pcap, Ethernet): the ICRC of every packet,
+computed here independently of the code under test, and what tshark calls malformed.
+
+    capture.py FILE"""
+import struct
+import subprocess
+import sys
+import zlib
+
+# tshark tries these on any payload, finds them, and calls ordinary bytes malformed.
+GUESSES = ("rpcordma", "smb_direct", "smc", "nvme-rdma", "lnet", "iser", "infiniband_sdp", "infiniband.eoib",
+           "fcoib", "ipoib", "drbd")
+
+
+def frames(path):
+    with open(path, "rb") as file:
+        magic, = struct.unpack("<I", file.read(24)[:4])
+        assert magic in (0xA1B2C3D4, 0xA1B23C4D), f"{path}: no little-endian pcap"
+        while len(head := file.read(16)) == 16:
+            yield file.read(struct.unpack("<8xI4x", head)[0])
+
+
+def icrc_good(frame):
+    """None if the frame is not RoCEv2."""
+    kind, ip = struct.unpack(">H", frame[12:14])[0], bytearray(frame[14:])
+    if kind == 0x0800 and ip[9] == 17:
+        udp = (ip[0] & 15) * 4
+        del ip[struct.unpack(">H", ip[2:4])[0]:]  # Ethernet padding
+        masked = [1, 8, 10, 11]
+    elif kind == 0x86DD and ip[6] == 17:
+        udp = 40
+        del ip[udp + struct.unpack(">H", ip[4:6])[0]:]
+        ip[0] |= 0x0F
+        masked = [1, 2, 3, 7]
+    else:
+        return None
+    if ip[udp + 2:udp + 4] != b"\x12\xb7":
+        return None
+    for at in masked + [udp + 6, udp + 7, udp + 12]:
+        ip[at] = 0xFF
+    return zlib.crc32(b"\xff" * 8 + ip[:-4]) == int.from_bytes(ip[-4:], "little")
+
+
+def main(path):
+    verdicts = [icrc_good(frame) for frame in frames(path)]
+    good, bad = verdicts.count(True), verdicts.count(False)
+    quiet = [word for name in GUESSES for word in ("--disable-protocol", name)]
+    malformed = subprocess.run(["tshark", "-r", path, *quiet, "-Y", "_ws.malformed"], text=True, check=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.splitlines()
+    print(f"{good + bad} RoCEv2 packets: {bad} with a bad ICRC, {len(malformed)} malformed")
+    print("".join(line + "\n" for line in malformed[:10]), end="")
+    return 1 if bad or malformed or not good else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
