@@ -7,9 +7,11 @@
 //! |---|---|
 //! | [`abi`] | the layout of shared memory, as a specification |
 //! | [`ring`] | the rings over it, as both sides see them |
+//! | [`protocol`] | what is said over the attach socket |
 //! | [`shm`] | making, sealing and mapping areas of it |
 
 pub mod abi;
+pub mod protocol;
 pub mod ring;
 #[allow(unsafe_code)]
 pub mod shm;
