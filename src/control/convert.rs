@@ -130,7 +130,7 @@ mirror! {
 mirror! {
     struct Status = GetStatusResponse { device, uptime_ns, workers, clients, counters, completion_latency }
     struct Device = Device {
-        name, version, pid, config, interface, link_up, link_mtu_bytes, active_mtu_bytes, gids, backend, driver, reason,
+        name, version, pid, config, interface, link_up, link_mtu_bytes, active_mtu_bytes, gids, backend, driver, notes,
         segmentation_offload,
     }
     struct Gid = Gid { index, address }
@@ -149,9 +149,7 @@ mirror! {
     struct Depth = Depth { posted, capacity }
     struct Peer = Peer { address, qpn, source_port, traffic_class, hop_limit }
     struct QpCounters = QpCounters {
-        sent_packets, sent_bytes, received_packets, received_bytes, retransmitted_packets, ack_timeouts,
-        sequence_naks_received, sequence_naks_sent, rnr_naks_received, rnr_naks_sent, duplicate_requests,
-        out_of_sequence_packets, completions, completion_errors,
+        sent_packets, sent_bytes, received_packets, received_bytes, retransmitted_packets, ack_timeouts, acks_sent, sequence_naks_received, rnr_naks_received, implied_naks, read_requests, write_requests, atomic_requests, duplicate_requests, out_of_sequence_packets, out_of_buffer, dropped_packets, send_errors, send_flushed, receive_errors, receive_flushed,
     }
     struct MemoryRegion = MemoryRegion {
         slot, worker, client_pid, protection_domain, iova, length_bytes, access, backing,
@@ -178,7 +176,7 @@ mod tests {
                 hop_limit: 64,
             }),
             waits_for: Some(view::Wait::Credit),
-            counters: view::QpCounters { completions: u64::MAX, ..Default::default() },
+            counters: view::QpCounters { sent_bytes: u64::MAX, ..Default::default() },
             ..Default::default()
         };
         let wire: proto::QueuePair = qp.clone().to_wire();

@@ -31,8 +31,8 @@ pub struct Device {
     pub backend: String,
     /// How it calls the kernel: `io_uring`, `syscalls`.
     pub driver: String,
-    /// Why the backend and driver were chosen, in words for an operator.
-    pub reason: String,
+    /// Why these were chosen and what had to be done without, in words for an operator.
+    pub notes: Vec<String>,
     /// Whether bursts leave as super-packets (UDP segmentation offload).
     pub segmentation_offload: bool,
 }
@@ -269,34 +269,48 @@ pub struct QueuePair {
 /// What a queue pair has counted since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QpCounters {
-    /// Packets sent, repetitions included.
+    /// Packets sent, answers and repetitions included.
     pub sent_packets: u64,
-    /// Payload bytes sent, repetitions included.
+    /// Payload bytes in them.
     pub sent_bytes: u64,
-    /// Packets received and accepted.
+    /// Packets received that were for it and well-formed.
     pub received_packets: u64,
-    /// Payload bytes received and accepted.
+    /// Payload bytes in them.
     pub received_bytes: u64,
-    /// Packets sent more than once.
+    /// Request packets sent again.
     pub retransmitted_packets: u64,
     /// Expiries of the ACK timer.
     pub ack_timeouts: u64,
+    /// Acknowledgements sent.
+    pub acks_sent: u64,
     /// Sequence NAKs received.
     pub sequence_naks_received: u64,
-    /// Sequence NAKs sent.
-    pub sequence_naks_sent: u64,
     /// RNR NAKs received.
     pub rnr_naks_received: u64,
-    /// RNR NAKs sent.
-    pub rnr_naks_sent: u64,
-    /// Requests received again after they had been executed.
+    /// Answers that passed an unanswered READ or atomic.
+    pub implied_naks: u64,
+    /// READ requests of the peer that were executed.
+    pub read_requests: u64,
+    /// WRITE requests of the peer that were executed.
+    pub write_requests: u64,
+    /// Atomics of the peer that were executed.
+    pub atomic_requests: u64,
+    /// Requests received again.
     pub duplicate_requests: u64,
-    /// Packets received out of order.
+    /// Requests received beyond a gap.
     pub out_of_sequence_packets: u64,
-    /// Requests completed with success.
-    pub completions: u64,
-    /// Requests completed in error, flushed ones included.
-    pub completion_errors: u64,
+    /// Requests that found no receive posted.
+    pub out_of_buffer: u64,
+    /// Packets dropped, for whatever reason.
+    pub dropped_packets: u64,
+    /// Send requests completed in error, flushed ones apart.
+    pub send_errors: u64,
+    /// Send requests flushed.
+    pub send_flushed: u64,
+    /// Receive requests completed in error, flushed ones apart.
+    pub receive_errors: u64,
+    /// Receive requests flushed.
+    pub receive_flushed: u64,
 }
 
 /// Where a region's bytes are.

@@ -82,27 +82,26 @@ catalogue! {
     // The port.
     Counter "holdfast_received_packets_total": "RoCE packets taken from the port, good or not." { ReceivedPackets = "" }
     Counter "holdfast_received_bytes_total": "Bytes of RoCE packets taken from the port, from BTH to ICRC." { ReceivedBytes = "" }
-    Counter "holdfast_transmitted_packets_total": "RoCE packets handed to the port." { TransmittedPackets = "" }
-    Counter "holdfast_transmitted_bytes_total": "Bytes of RoCE packets handed to the port, from BTH to ICRC." { TransmittedBytes = "" }
-    Counter "holdfast_transmit_errors_total" by "reason": "Bursts that the kernel did not take, by reason; their packets are sent again later." {
-        TransmitBusy = "busy",
-        TransmitUnreachable = "unreachable",
+    Counter "holdfast_transmitted_packets_total": "RoCE packets that the port took." { TransmittedPackets = "" }
+    Counter "holdfast_transmitted_bytes_total": "Bytes of RoCE packets that the port took, from BTH to ICRC." { TransmittedBytes = "" }
+    Counter "holdfast_transmit_backpressure_total": "Times that a send found the kernel's buffers full; the burst waits." { TransmitBackpressure = "" }
+    Counter "holdfast_transmit_refused_bursts_total" by "reason": "Bursts that the kernel refused, by reason; to the transport they are lost." {
         TransmitTooLarge = "too_large",
-        TransmitRefused = "refused",
+        TransmitUnreachable = "unreachable",
+        TransmitForbidden = "forbidden",
         TransmitOther = "other",
     }
-    Counter "holdfast_kernel_dropped_packets_total": "Packets that the kernel dropped because the port's receive buffer was full." { KernelDroppedPackets = "" }
+    Counter "holdfast_kernel_dropped_packets_total": "Packets or super-packets that the kernel dropped because nobody took them in time." { KernelDropped = "" }
     Counter "holdfast_ecn_marked_packets_total": "Packets received with Congestion Experienced set." { EcnMarkedPackets = "" }
     Counter "holdfast_icrc_recovered_packets_total": "Good packets whose IP ID the port did not see and the ICRC gave away." { IcrcRecoveredPackets = "" }
-    Gauge "holdfast_link_up": "Whether the interface has carrier (1) or not (0)." { LinkUp = "" }
-    Counter "holdfast_link_downed_total": "Times that the interface lost its carrier." { LinkDowned = "" }
 
     // Every received packet that went no further, under its reason.
     Counter "holdfast_dropped_packets_total" by "reason": "Received packets that were dropped, by reason." {
+        DropTruncated = "truncated",
         DropMalformed = "malformed",
         DropFragment = "fragment",
-        DropIcrc = "icrc",
         DropNotOurs = "not_ours",
+        DropIcrc = "icrc",
         DropOpcode = "opcode",
         DropUnknownQp = "unknown_qp",
         DropWrongService = "wrong_service",
@@ -110,100 +109,84 @@ catalogue! {
         DropQpState = "qp_state",
         DropPkey = "pkey",
         DropQkey = "qkey",
-        DropStale = "stale",
-        DropOutOfSequence = "out_of_sequence",
-        DropNoReceive = "no_receive",
-        DropLength = "length",
-        DropAccess = "access",
-        DropMad = "mad",
         DropCnp = "cnp",
+        DropGhost = "ghost",
+        DropBadResponse = "bad_response",
+        DropOutOfSequence = "out_of_sequence",
+        DropStaleDuplicate = "stale_duplicate",
+        DropMessageGap = "message_gap",
+        DropInvalidUnreliable = "invalid_unreliable",
+        DropNoReceive = "no_receive",
+        DropReceiveTooShort = "receive_too_short",
+        DropAccess = "access",
     }
 
     // The transport.
-    Counter "holdfast_requests_received_total" by "operation": "Requests that a peer began and a responder accepted." {
-        RequestSend = "send",
-        RequestWrite = "write",
+    Counter "holdfast_requests_executed_total" by "operation": "Requests of peers that were executed." {
         RequestRead = "read",
+        RequestWrite = "write",
         RequestAtomic = "atomic",
     }
-    Counter "holdfast_acknowledgements_sent_total" by "kind": "Acknowledgements sent by responders." {
-        AckSent = "ack",
-        RnrNakSent = "rnr_nak",
-        NakSequenceSent = "nak_sequence",
-        NakInvalidRequestSent = "nak_invalid_request",
-        NakRemoteAccessSent = "nak_remote_access",
-        NakRemoteOperationalSent = "nak_remote_operational",
+    Counter "holdfast_acknowledgements_sent_total": "Acknowledgements sent, READ responses not counted." { AcksSent = "" }
+    Counter "holdfast_naks_sent_total" by "kind": "Requests of peers refused with a NAK that ends their queue pair." {
+        NakRemoteAccessSent = "remote_access",
+        NakInvalidRequestSent = "invalid_request",
     }
-    Counter "holdfast_acknowledgements_received_total" by "kind": "Acknowledgements taken by requesters." {
-        AckReceived = "ack",
-        RnrNakReceived = "rnr_nak",
-        NakSequenceReceived = "nak_sequence",
-        NakInvalidRequestReceived = "nak_invalid_request",
-        NakRemoteAccessReceived = "nak_remote_access",
-        NakRemoteOperationalReceived = "nak_remote_operational",
+    Counter "holdfast_naks_received_total" by "kind": "NAKs received from peers." {
+        NakSequenceReceived = "sequence",
+        NakRnrReceived = "rnr",
+        NakRemoteAccessReceived = "remote_access",
+        NakInvalidRequestReceived = "invalid_request",
     }
-    Counter "holdfast_retransmitted_packets_total": "Packets sent more than once." { RetransmittedPackets = "" }
+    Counter "holdfast_retransmitted_packets_total": "Request packets sent again." { RetransmittedPackets = "" }
     Counter "holdfast_ack_timeouts_total": "Expiries of a requester's ACK timer." { AckTimeouts = "" }
-    Counter "holdfast_implied_naks_total": "ACKs that passed an unanswered READ or atomic, and so reported its loss." { ImpliedNaks = "" }
-    Counter "holdfast_duplicate_requests_total": "Request packets that had been executed before." { DuplicateRequests = "" }
-    Counter "holdfast_send_completions_total" by "status": "Completions of send queues, signalled or in error, by status." {
-        SendSuccess = "success",
-        SendLocalLength = "local_length_error",
-        SendLocalQpOperation = "local_qp_operation_error",
-        SendLocalProtection = "local_protection_error",
-        SendFlushed = "flushed",
-        SendBadResponse = "bad_response",
-        SendRemoteInvalidRequest = "remote_invalid_request",
-        SendRemoteAccess = "remote_access_error",
-        SendRemoteOperation = "remote_operation_error",
-        SendRetryExceeded = "retry_exceeded",
-        SendRnrRetryExceeded = "rnr_retry_exceeded",
-        SendOther = "other",
+    Counter "holdfast_implied_naks_total": "Answers that passed an unanswered READ or atomic, and so reported its loss." { ImpliedNaks = "" }
+    Counter "holdfast_duplicate_requests_total": "Request packets received again." { DuplicateRequests = "" }
+    Counter "holdfast_out_of_sequence_packets_total": "Request packets received beyond a gap." { OutOfSequencePackets = "" }
+    Counter "holdfast_out_of_buffer_total": "Requests that found no receive posted: RNR NAKs sent, and datagrams dropped for it." { OutOfBuffer = "" }
+    Counter "holdfast_receive_too_short_total": "Messages longer than the receive that was posted for them." { ReceiveTooShort = "" }
+    Counter "holdfast_retries_exceeded_total" by "kind": "Requests given up because a retry budget was spent." {
+        RetryExceeded = "ack",
+        RnrRetryExceeded = "rnr",
     }
-    Counter "holdfast_receive_completions_total" by "status": "Completions of receive queues, by status." {
-        ReceiveSuccess = "success",
-        ReceiveLocalLength = "local_length_error",
-        ReceiveLocalProtection = "local_protection_error",
-        ReceiveFlushed = "flushed",
-        ReceiveAccess = "local_access_error",
-        ReceiveOther = "other",
+    Counter "holdfast_completion_errors_total" by "kind": "Completions in error, flushed ones apart." {
+        SendErrors = "send",
+        SendFlushed = "send_flushed",
+        ReceiveErrors = "receive",
+        ReceiveFlushed = "receive_flushed",
     }
-    Counter "holdfast_async_events_total" by "event": "Asynchronous events raised that report an error." {
+    Counter "holdfast_cnps_received_total": "Congestion notifications for a queue pair, from its peer." { CnpsReceived = "" }
+    Counter "holdfast_local_messages_total": "Messages that two queue pairs of this daemon exchanged by one copy, without packets." { LocalMessages = "" }
+    Counter "holdfast_local_bytes_total": "Bytes that two queue pairs of this daemon exchanged by one copy, without packets." { LocalBytes = "" }
+    Counter "holdfast_async_errors_total" by "event": "Asynchronous events raised that report an error." {
         EventQpFatal = "qp_fatal",
         EventQpRequest = "qp_request_error",
         EventQpAccess = "qp_access_error",
         EventCq = "cq_error",
         EventSrq = "srq_error",
     }
-    Counter "holdfast_local_bytes_total": "Bytes copied straight between two QPs of this daemon, without packets." { LocalBytes = "" }
 
     // What exists now.
-    Gauge "holdfast_queue_pairs" by "state": "Queue pairs that exist, by state." {
-        QpsReset = "reset",
-        QpsInit = "init",
-        QpsRtr = "rtr",
-        QpsRts = "rts",
-        QpsSqd = "sqd",
-        QpsSqe = "sqe",
-        QpsError = "error",
-    }
+    Gauge "holdfast_queue_pairs": "Queue pairs that exist." { QueuePairs = "" }
     Gauge "holdfast_memory_regions": "Memory regions that are registered." { MemoryRegions = "" }
     Gauge "holdfast_registered_bytes": "Bytes in registered memory regions." { RegisteredBytes = "" }
-    Gauge "holdfast_clients": "Client processes attached." { Clients = "" }
+    Gauge "holdfast_clients": "Programs attached." { Clients = "" }
 
-    // The clients.
-    Counter "holdfast_clients_attached_total": "Clients that attached." { ClientsAttached = "" }
-    Counter "holdfast_clients_gone_total" by "reason": "Clients that left: by themselves, by dying, or expelled for breaking the protocol." {
-        ClientsDetached = "detached",
-        ClientsDied = "died",
+    // The programs.
+    Counter "holdfast_clients_attached_total": "Programs that attached." { ClientsAttached = "" }
+    Counter "holdfast_clients_gone_total" by "reason": "Programs that left: by themselves or by dying, or expelled for breaking the protocol." {
+        ClientsLeft = "left",
         ClientsExpelled = "expelled",
     }
-    Counter "holdfast_refused_requests_total" by "reason": "Requests of clients that were refused." {
-        RefusedInvalid = "invalid",
+    Counter "holdfast_refused_requests_total" by "reason": "Requests of programs that were refused." {
+        RefusedUnknown = "unknown",
+        RefusedBusy = "busy",
         RefusedLimit = "limit",
-        RefusedPermission = "permission",
+        RefusedNotPermitted = "not_permitted",
+        RefusedInvalid = "invalid",
+        RefusedSystem = "system",
     }
-    Counter "holdfast_doorbells_total": "Wake-ups of a sleeping worker by a client's doorbell." { Doorbells = "" }
+    Counter "holdfast_doorbells_total": "Wake-ups of a sleeping worker by a program's doorbell." { Doorbells = "" }
 
     // The worker thread.
     Counter "holdfast_worker_turns_total" by "kind": "Turns of the worker's loop that found work, or none." {

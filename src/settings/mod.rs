@@ -83,9 +83,15 @@ pub struct Port {
     /// Kernel receive buffer of each socket.
     #[serde(deserialize_with = "units::size::<_, {64 * KIB}, GIB>")]
     pub receive_buffer: Size,
-    /// Kernel send buffer of each socket.
+    /// Kernel send buffer of each lane.
     #[serde(deserialize_with = "units::size::<_, {64 * KIB}, GIB>")]
     pub send_buffer: Size,
+    /// Lanes (UDP source ports) of a worker that are open at a time.
+    #[serde(deserialize_with = "units::number::<_, 1, 16384>")]
+    pub max_lanes: u32,
+    /// How long the kernel polls the device in a receive; zero for not at all.
+    #[serde(deserialize_with = "units::time::<_, 0, {1_000 * US}>")]
+    pub busy_poll: Time,
 }
 
 impl Default for Port {
@@ -94,8 +100,10 @@ impl Default for Port {
             backend: Backend::Auto,
             driver: Driver::Auto,
             segmentation_offload: Switch::Auto,
-            receive_buffer: Size::from_mib(8),
-            send_buffer: Size::from_mib(8),
+            receive_buffer: Size::from_mib(16),
+            send_buffer: Size::from_mib(4),
+            max_lanes: 1024,
+            busy_poll: Time::from_secs(0),
         }
     }
 }
@@ -175,9 +183,12 @@ pub struct Transport {
     /// Packets that a queue pair may have in flight.
     #[serde(deserialize_with = "units::number::<_, 1, 65536>")]
     pub max_unacked_packets: u32,
-    /// Packets that a responder may take before it acknowledges unasked.
-    #[serde(deserialize_with = "units::number::<_, 1, 4096>")]
-    pub ack_every_packets: u32,
+    /// Bytes that a queue pair may have in flight.
+    #[serde(deserialize_with = "units::size::<_, {4 * KIB}, {256 * MIB}>")]
+    pub max_unacked: Size,
+    /// The largest piece in which a READ is asked for.
+    #[serde(deserialize_with = "units::size::<_, {4 * KIB}, {256 * MIB}>")]
+    pub max_read: Size,
     /// The longest that a responder holds an acknowledgement back.
     #[serde(deserialize_with = "units::time::<_, 0, {10_000 * US}>")]
     pub ack_delay: Time,
@@ -185,7 +196,12 @@ pub struct Transport {
 
 impl Default for Transport {
     fn default() -> Self {
-        Self { max_unacked_packets: 1024, ack_every_packets: 64, ack_delay: Time::from_micros(50) }
+        Self {
+            max_unacked_packets: 512,
+            max_unacked: Size::from_mib(1),
+            max_read: Size::from_kib(256),
+            ack_delay: Time::from_micros(100),
+        }
     }
 }
 
@@ -212,6 +228,9 @@ pub struct Clients {
     /// Shared memory for the queues of one program.
     #[serde(deserialize_with = "units::size::<_, MIB, {64 * GIB}>")]
     pub max_queue_memory: Size,
+    /// Memory that one program may register.
+    #[serde(deserialize_with = "units::size::<_, MIB, {1 << 50}>")]
+    pub max_registered: Size,
 }
 
 impl Default for Clients {
@@ -224,6 +243,7 @@ impl Default for Clients {
             max_memory_regions: 65_536,
             max_queue_depth: 16_384,
             max_queue_memory: Size::from_mib(1024),
+            max_registered: Size::from_mib(1 << 20),
         }
     }
 }

@@ -11,6 +11,7 @@ pub const RELOADABLE: &[&str] = &[
     "clients.max_memory_regions",
     "clients.max_queue_depth",
     "clients.max_queue_memory",
+    "clients.max_registered",
     "log.level",
     "shutdown.drain",
 ];

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-const SIZE_UNITS: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZE_UNITS: &[(&str, u64)] = &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const TIME_UNITS: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
     ("min", 60_000_000_000),
@@ -94,7 +94,7 @@ impl fmt::Display for Time {
 impl FromStr for Size {
     type Err = &'static str;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text, SIZE_UNITS).map(Self).ok_or("a size such as \"64MiB\" (B, KiB, MiB or GiB)")
+        parse(text, SIZE_UNITS).map(Self).ok_or("a size such as \"64MiB\" (B, KiB, MiB, GiB or TiB)")
     }
 }
 
@@ -143,7 +143,7 @@ impl Visitor<'_> for Between<i64> {
 impl Visitor<'_> for Between<Size> {
     type Value = Size;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} from {} to {}, with its unit (B, KiB, MiB, GiB)", self.what, self.min, self.max)
+        write!(f, "{} from {} to {}, with its unit (B, KiB, MiB, GiB, TiB)", self.what, self.min, self.max)
     }
     fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
         let found = Unexpected::Str(text);
