@@ -13,7 +13,7 @@
 //! | 0 | [`wire`] | packet formats, opcodes, PSN arithmetic, ICRC: bytes to values and back |
 //! | 0 | [`time`] | the only clock types that the core knows |
 //! | 0 | [`counters`] | every number that a worker publishes, in one table; lock-free |
-//! | 1 | `memory` | protection domains, regions, keys, bounds; ways to reach a client's bytes |
+//! | 1 | [`memory`] | protection domains, regions, keys, bounds; ways to reach a client's bytes |
 //! | 2 | `transport` | RC, UC and UD queue pairs, completion and shared receive queues |
 //! | 4 | `engine` | the device, still sans-I/O: joins all the above |
 //! | 5 | `io` | packet backends behind one `Port` trait |
@@ -31,6 +31,7 @@ pub mod control;
 pub mod counters;
 pub mod decode;
 pub mod ipc;
+pub mod memory;
 pub mod settings;
 pub mod time;
 pub mod wire;
