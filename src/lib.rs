@@ -19,6 +19,7 @@
 //! | 5 | `io` | packet backends behind one `Port` trait |
 //! | 5 | [`ipc`] | the shared-memory ABI, the attach protocol, and the Rust client |
 //! | 6 | [`control`] | what operators and controllers ask and are told: gRPC over a Unix socket |
+//! | 6 | [`metrics`] | Prometheus over HTTP |
 //! | 6 | [`settings`] | the TOML file, the command line over it, reload, and the log |
 //! | 8 | [`cli`] | the `holdfast` command, one file a subcommand |
 //! | aside | [`decode`] | what a capture file holds; knows `wire` only |
@@ -32,6 +33,7 @@ pub mod counters;
 pub mod decode;
 pub mod ipc;
 pub mod memory;
+pub mod metrics;
 pub mod settings;
 pub mod time;
 pub mod wire;
