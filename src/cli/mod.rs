@@ -3,16 +3,31 @@
 //! A subcommand writes to a locked stdout and gives errors back: whoever stops reading (`| head`) ends it quietly. `println!`
 //! would panic there.
 
+mod ask;
 mod decode;
+mod mr;
+mod qp;
+mod status;
+mod table;
+mod terminal;
+mod top;
 
+use crate::control::client::ClientError;
 use clap::{Parser, Subcommand};
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done
+  1  it failed; standard error says why
+  2  wrong usage
+  3  the daemon cannot be asked: it is not running, gives no permission, or is of another version";
+
 /// RoCEv2 queue pairs in user space that do not let go when the light goes out.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, after_help = EXIT_STATUS)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -20,6 +35,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Status(status::Args),
+    Qp(qp::Args),
+    Mr(mr::Args),
+    Top(top::Args),
     Decode(decode::Args),
 }
 
@@ -29,6 +48,10 @@ type Outcome = Result<(), Box<dyn Error>>;
 /// Runs the command line of the process.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Status(args) => args.run(),
+        Command::Qp(args) => args.run(),
+        Command::Mr(args) => args.run(),
+        Command::Top(args) => args.run(),
         Command::Decode(args) => args.run(),
     };
     match outcome {
@@ -37,6 +60,17 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // If nobody reads standard error either, the exit status still tells.
             let _ = writeln!(io::stderr(), "holdfast: {error}");
+            exit_status(&*error)
+        }
+    }
+}
+
+fn exit_status(error: &(dyn Error + 'static)) -> ExitCode {
+    match error.downcast_ref() {
+        Some(ClientError::NotRunning(_) | ClientError::Permission(_) | ClientError::WrongVersion { .. }) => {
+            ExitCode::from(3)
+        }
+        Some(ClientError::Connect { .. } | ClientError::NotFound(_) | ClientError::Failed(_)) | None => {
             ExitCode::FAILURE
         }
     }

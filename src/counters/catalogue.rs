@@ -57,6 +57,11 @@ macro_rules! catalogue {
             /// How many there are.
             pub const COUNT: usize = Self::ALL.len();
 
+            /// The name of its family: the metric that shows it.
+            pub const fn metric(self) -> &'static str {
+                match self { $($(Self::$member => $name,)+)+ }
+            }
+
             /// The value of its family's label; empty if the family has none.
             pub const fn label_value(self) -> &'static str {
                 match self { $($(Self::$member => $value,)+)+ }
@@ -228,6 +233,7 @@ mod tests {
     #[test]
     fn members_of_a_family_differ_in_their_label() {
         for family in FAMILIES {
+            assert!(family.members.iter().all(|c| c.metric() == family.name), "{}", family.name);
             let values: HashSet<_> = family.members.iter().map(|c| c.label_value()).collect();
             assert_eq!(values.len(), family.members.len(), "{}", family.name);
             match family.label {

@@ -1,0 +1,293 @@
+//! `holdfast qp list` and `holdfast qp show`.
+
+use super::Outcome;
+use super::ask::{Ask, print_json};
+use super::table::{Left, Right, Table, bytes, count, or_dash, time};
+use crate::control::view::{QpKind, QpState, QueuePair, Wait};
+use clap::{Subcommand, ValueEnum};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Show queue pairs.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// All queue pairs, one a line.
+    List {
+        #[command(flatten)]
+        ask: Ask,
+        /// Only those in this state.
+        #[arg(long)]
+        state: Option<State>,
+        /// Only those of this process.
+        #[arg(long)]
+        pid: Option<u32>,
+    },
+    /// Everything about one queue pair.
+    Show {
+        #[command(flatten)]
+        ask: Ask,
+        /// Its number, decimal or 0x hexadecimal.
+        #[arg(value_parser = parse_qpn)]
+        qpn: u32,
+    },
+}
+
+/// A state as typed on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+enum State {
+    Reset,
+    Init,
+    Rtr,
+    Rts,
+    Sqd,
+    Sqe,
+    Error,
+}
+
+impl From<State> for QpState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Reset => Self::Reset,
+            State::Init => Self::Init,
+            State::Rtr => Self::Rtr,
+            State::Rts => Self::Rts,
+            State::Sqd => Self::Sqd,
+            State::Sqe => Self::Sqe,
+            State::Error => Self::Error,
+        }
+    }
+}
+
+fn parse_qpn(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    number.ok().filter(|n| *n < 1 << 24).ok_or_else(|| "a queue pair number is 0 to 16777215 (0xffffff)".into())
+}
+
+impl Args {
+    pub(super) fn run(self) -> Outcome {
+        match self.command {
+            Command::List { ask, state, pid } => {
+                let mut qps = ask.run(|client| async move { client.queue_pairs(usize::MAX).await })?;
+                let state = state.map(QpState::from);
+                qps.retain(|q| state.is_none_or(|s| q.state == s) && pid.is_none_or(|p| q.client_pid == p));
+                if ask.json { print_json(&qps) } else { Ok(write_list(&mut io::stdout().lock(), &qps)?) }
+            }
+            Command::Show { ask, qpn } => {
+                let qp = ask.run(|client| async move { client.queue_pair(qpn).await })?;
+                if ask.json { print_json(&qp) } else { Ok(write_one(&mut io::stdout().lock(), &qp)?) }
+            }
+        }
+    }
+}
+
+/// The name that the JSON has, too.
+pub(super) fn name(value: &(impl Serialize + Copy)) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}
+
+pub(super) fn kind(kind: QpKind) -> String {
+    name(&kind).to_uppercase()
+}
+
+pub(super) fn state(state: QpState) -> String {
+    name(&state).to_uppercase()
+}
+
+pub(super) fn peer(qp: &QueuePair) -> String {
+    or_dash(qp.peer.map(|p| p.address))
+}
+
+pub(super) fn waits_for(wait: Option<Wait>) -> String {
+    or_dash(wait.map(|w| name(&w)))
+}
+
+fn in_flight(qp: &QueuePair) -> u32 {
+    qp.send_psn.wrapping_sub(qp.unacknowledged_psn) & 0x00ff_ffff
+}
+
+fn write_list(out: &mut dyn Write, qps: &[QueuePair]) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("QPN", Right),
+        ("TYPE", Left),
+        ("STATE", Left),
+        ("PEER", Left),
+        ("PEER-QPN", Right),
+        ("MTU", Right),
+        ("SENDS", Right),
+        ("RECEIVES", Right),
+        ("IN-FLIGHT", Right),
+        ("AGAIN", Right),
+        ("WAITS-FOR", Left),
+        ("PID", Right),
+    ]);
+    for q in qps {
+        table.row([
+            q.qpn.to_string(),
+            kind(q.kind),
+            state(q.state),
+            peer(q),
+            or_dash(q.peer.map(|p| p.qpn)),
+            q.path_mtu_bytes.to_string(),
+            q.send_queue.posted.to_string(),
+            q.receive_queue.posted.to_string(),
+            in_flight(q).to_string(),
+            q.counters.retransmitted_packets.to_string(),
+            waits_for(q.waits_for),
+            q.client_pid.to_string(),
+        ]);
+    }
+    if table.is_empty() { writeln!(out, "no queue pairs") } else { table.write(out) }
+}
+
+fn write_one(out: &mut dyn Write, q: &QueuePair) -> io::Result<()> {
+    let mut line = |name: &str, text: String| writeln!(out, "{name:<15} {text}");
+    line("queue pair", format!("{} ({:#08x}), {}, {}", q.qpn, q.qpn, kind(q.kind), state(q.state)))?;
+    line("owner", format!("process {}, worker {}, PD {}", q.client_pid, q.worker, q.protection_domain))?;
+    if let Some(p) = q.peer {
+        line("peer", format!("{} QPN {} ({:#08x})", p.address, p.qpn, p.qpn))?;
+        let class = format!("DSCP {}, ECN {}", p.traffic_class >> 2, p.traffic_class & 3);
+        line(
+            "path",
+            format!("UDP source port {}, {class}, hop limit {}, MTU {}", p.source_port, p.hop_limit, q.path_mtu_bytes),
+        )?;
+    }
+    line("waits for", waits_for(q.waits_for))?;
+    let from = q.shared_receive_queue.map(|srq| format!(", shared receive queue {srq}")).unwrap_or_default();
+    line("queues", format!("send CQ {}, receive CQ {}{from}", q.send_cq, q.receive_cq))?;
+    line("send queue", format!("{} of {} posted", q.send_queue.posted, q.send_queue.capacity))?;
+    line("receive queue", format!("{} of {} posted", q.receive_queue.posted, q.receive_queue.capacity))?;
+    line(
+        "requester PSN",
+        format!("next {}, oldest unacknowledged {}, {} in flight", q.send_psn, q.unacknowledged_psn, in_flight(q)),
+    )?;
+    line("responder PSN", format!("expected {}, MSN {}", q.expected_psn, q.msn))?;
+    let never = |ns| if ns == 0 { "never".into() } else { time(ns) };
+    line("retries", format!("{} of {} left, ACK timeout {}", q.retries_left, q.retry_count, never(q.ack_timeout_ns)))?;
+    let rnr =
+        if q.rnr_retry == 7 { "no limit".into() } else { format!("{} of {} left", q.rnr_retries_left, q.rnr_retry) };
+    line("RNR retries", format!("{rnr}, asks peers to wait {}", time(q.min_rnr_timer_ns)))?;
+    line("READ, atomic", format!("{} outstanding at most, {} from the peer", q.max_rd_atomic, q.max_dest_rd_atomic))?;
+    let c = &q.counters;
+    line("sent", format!("{} packets, {}", count(c.sent_packets), bytes(c.sent_bytes)))?;
+    line("received", format!("{} packets, {}", count(c.received_packets), bytes(c.received_bytes)))?;
+    line("sent again", format!("{} packets, {} ACK timeouts", count(c.retransmitted_packets), count(c.ack_timeouts)))?;
+    line(
+        "NAKs received",
+        format!("{} sequence, {} RNR, {} implied", c.sequence_naks_received, c.rnr_naks_received, c.implied_naks),
+    )?;
+    line(
+        "peer's requests",
+        format!(
+            "{} READs, {} WRITEs, {} atomics; {} duplicate, {} out of sequence, {} without a receive",
+            c.read_requests,
+            c.write_requests,
+            c.atomic_requests,
+            c.duplicate_requests,
+            c.out_of_sequence_packets,
+            c.out_of_buffer
+        ),
+    )?;
+    line("ACKs sent", count(c.acks_sent))?;
+    line("dropped", format!("{} packets", count(c.dropped_packets)))?;
+    line(
+        "in error",
+        format!(
+            "{} sends ({} flushed), {} receives ({} flushed)",
+            c.send_errors, c.send_flushed, c.receive_errors, c.receive_flushed
+        ),
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::control::view::{Depth, Peer};
+
+    fn queue_pair() -> QueuePair {
+        QueuePair {
+            qpn: 17,
+            state: QpState::Rts,
+            peer: Some(Peer {
+                address: "198.18.0.2".parse().unwrap(),
+                qpn: 0x2a,
+                source_port: 49_200,
+                traffic_class: 0x6a,
+                hop_limit: 64,
+            }),
+            path_mtu_bytes: 4096,
+            send_psn: 2,
+            unacknowledged_psn: 0x00ff_fffe,
+            send_queue: Depth { posted: 4, capacity: 128 },
+            waits_for: Some(Wait::Window),
+            client_pid: 4711,
+            rnr_retry: 7,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_in_both_bases_and_checked() {
+        assert_eq!((parse_qpn("17"), parse_qpn("0x11")), (Ok(17), Ok(17)));
+        assert!(parse_qpn("16777216").is_err() && parse_qpn("x").is_err() && parse_qpn("-1").is_err());
+    }
+
+    #[test]
+    fn a_list_has_one_aligned_line_a_queue_pair() {
+        let mut out = Vec::new();
+        write_list(&mut out, &[queue_pair(), QueuePair { qpn: 1_000_001, ..Default::default() }]).unwrap();
+        insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
+            QPN  TYPE  STATE  PEER        PEER-QPN   MTU  SENDS  RECEIVES  IN-FLIGHT  AGAIN  WAITS-FOR   PID
+             17  RC    RTS    198.18.0.2        42  4096      4         0          4      0  window     4711
+        1000001  RC    RESET  -                  -     0      0         0          0      0  -             0
+        ");
+    }
+
+    #[test]
+    fn one_queue_pair_is_shown_whole() {
+        let mut out = Vec::new();
+        write_one(&mut out, &queue_pair()).unwrap();
+        insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
+        queue pair      17 (0x000011), RC, RTS
+        owner           process 4711, worker 0, PD 0
+        peer            198.18.0.2 QPN 42 (0x00002a)
+        path            UDP source port 49200, DSCP 26, ECN 2, hop limit 64, MTU 4096
+        waits for       window
+        queues          send CQ 0, receive CQ 0
+        send queue      4 of 128 posted
+        receive queue   0 of 0 posted
+        requester PSN   next 2, oldest unacknowledged 16777214, 4 in flight
+        responder PSN   expected 0, MSN 0
+        retries         0 of 0 left, ACK timeout never
+        RNR retries     no limit, asks peers to wait 0 ns
+        READ, atomic    0 outstanding at most, 0 from the peer
+        sent            0 packets, 0 B
+        received        0 packets, 0 B
+        sent again      0 packets, 0 ACK timeouts
+        NAKs received   0 sequence, 0 RNR, 0 implied
+        peer's requests 0 READs, 0 WRITEs, 0 atomics; 0 duplicate, 0 out of sequence, 0 without a receive
+        ACKs sent       0
+        dropped         0 packets
+        in error        0 sends (0 flushed), 0 receives (0 flushed)
+        ");
+    }
+
+    #[test]
+    fn without_queue_pairs_the_list_says_so() {
+        let mut out = Vec::new();
+        write_list(&mut out, &[]).unwrap();
+        assert_eq!(out, b"no queue pairs\n");
+    }
+}
