@@ -226,6 +226,19 @@ impl Opcode {
     ///
     /// An opcode without a meaning has none: what follows its BTH is payload to us.
     pub const fn extension_len(self) -> usize {
+        const LENGTHS: [u8; 256] = {
+            let mut lengths = [0; 256];
+            let mut byte = 0;
+            while byte < 256 {
+                lengths[byte] = Opcode(byte as u8).compute_extension_len() as u8;
+                byte += 1;
+            }
+            lengths
+        };
+        LENGTHS[self.0 as usize] as usize
+    }
+
+    const fn compute_extension_len(self) -> usize {
         use super::headers::{Aeth, AtomicEth, Deth, Reth};
         let datagram = if matches!(self.service(), Service::Ud) { Deth::LEN } else { 0 };
         let own = match self.operation() {
