@@ -98,7 +98,7 @@ macro_rules! targets {
     };
 }
 
-targets!(wire, decode);
+targets!(wire, decode, settings);
 
 #[test]
 fn no_target_is_forgotten() {

@@ -6,10 +6,11 @@
 //! (libFuzzer's own finds are named by hash, and ignored by git).
 
 pub mod decode;
+pub mod settings;
 pub mod wire;
 
 /// A fuzz target: it panics if a property does not hold.
 pub type Target = fn(&[u8]);
 
 /// Every target by name.
-pub const TARGETS: &[(&str, Target)] = &[("wire", wire::run), ("decode", decode::run)];
+pub const TARGETS: &[(&str, Target)] = &[("wire", wire::run), ("decode", decode::run), ("settings", settings::run)];

@@ -107,7 +107,6 @@ catalogue! {
         DropFragment = "fragment",
         DropNotOurs = "not_ours",
         DropIcrc = "icrc",
-        DropOpcode = "opcode",
         DropUnknownQp = "unknown_qp",
         DropWrongService = "wrong_service",
         DropWrongSource = "wrong_source",
