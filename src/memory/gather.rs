@@ -50,6 +50,20 @@ impl Piece {
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// `len` of its bytes from the `skip`th on; of what it does not have, nothing.
+    #[must_use]
+    pub const fn part(self, skip: u32, len: u32) -> Self {
+        let had = self.len();
+        let skip = if skip < had { skip } else { had };
+        let part = if len < had - skip { len } else { had - skip };
+        match self {
+            Self::Arena { start, .. } => Self::Arena { start: start + skip, len: part },
+            Self::Shared { region, generation, offset, .. } => {
+                Self::Shared { region, generation, offset: offset + skip as u64, len: part }
+            }
+        }
+    }
 }
 
 /// A state of a [`GatherList`] to go back to.
@@ -117,6 +131,33 @@ impl GatherList {
         self.len_bytes = self.len_bytes.min(mark.len_bytes);
     }
 
+    /// Takes the pieces appended since `mark` out of the list, into `into`; those in the arena keep their bytes there. So payload
+    /// that was gathered at once can be put between the headers of several packets by [`GatherList::push_piece`].
+    pub fn take_since(&mut self, mark: Mark, into: &mut Vec<Piece>) {
+        // Bytes may have been added to the piece that was the last one.
+        if let Some(Piece::Arena { start, len }) = mark.pieces.checked_sub(1).and_then(|last| self.pieces.get_mut(last))
+        {
+            let grown = (*start + *len).saturating_sub(arena_offset(mark.arena));
+            if grown > 0 {
+                *len -= grown;
+                into.push(Piece::Arena { start: arena_offset(mark.arena), len: grown });
+            }
+        }
+        into.extend(self.pieces.drain(mark.pieces.min(self.pieces.len())..));
+        self.len_bytes = self.len_bytes.min(mark.len_bytes);
+    }
+
+    /// Appends a piece that was taken out of this list, or a part of one.
+    pub fn push_piece(&mut self, piece: Piece) {
+        self.len_bytes += piece.len() as usize;
+        match (self.pieces.last_mut(), piece) {
+            (Some(Piece::Arena { start, len }), Piece::Arena { start: next, len: more }) if *start + *len == next => {
+                *len += more;
+            }
+            _ => self.pieces.push(piece),
+        }
+    }
+
     pub(super) fn push_shared(&mut self, region: u32, generation: u32, offset: u64, len: u32) {
         self.pieces.push(Piece::Shared { region, generation, offset, len });
         self.len_bytes += len as usize;
@@ -144,13 +185,7 @@ impl GatherList {
         if added == 0 {
             return;
         }
-        self.len_bytes += added;
-        let (start, added) = (arena_offset(start), arena_offset(added));
-        match self.pieces.last_mut() {
-            // Whatever is in the arena is covered, so a last piece in it ends where the new bytes start.
-            Some(Piece::Arena { len, .. }) => *len += added,
-            _ => self.pieces.push(Piece::Arena { start, len: added }),
-        }
+        self.push_piece(Piece::Arena { start: arena_offset(start), len: arena_offset(added) });
     }
 }
 
@@ -249,5 +284,34 @@ impl Memory {
     /// Appends a copy of all bytes of `list`: for tests, taps and backends that want one buffer.
     pub fn copy_list(&self, list: &GatherList, to: &mut Vec<u8>) -> Result<(), AccessError> {
         list.pieces.iter().try_for_each(|piece| self.slice(list, piece).map(|slice| slice.copy_to(to)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_taken_out_are_put_between_others() {
+        let mut list = GatherList::default();
+        list.push_bytes(b"head");
+        let mark = list.mark();
+        // Grows the last piece, then adds one.
+        list.push_bytes(b"abcdef");
+        list.push_shared(3, 7, 100, 50);
+        let mut taken = Vec::new();
+        list.take_since(mark, &mut taken);
+        assert_eq!((list.len_bytes(), list.pieces()), (4, &[Piece::Arena { start: 0, len: 4 }][..]));
+        assert_eq!(taken[0], Piece::Arena { start: 4, len: 6 });
+        list.push_piece(taken[0].part(0, 2));
+        list.push_bytes(b"1");
+        list.push_piece(taken[0].part(2, 9));
+        list.push_piece(taken[1].part(10, 20));
+        list.push_bytes(b"2");
+        let shared = Piece::Shared { region: 3, generation: 7, offset: 110, len: 20 };
+        let arena = |start, len| Piece::Arena { start, len };
+        assert_eq!(list.pieces(), [arena(0, 6), arena(10, 1), arena(6, 4), shared, arena(11, 1)]);
+        assert_eq!(list.len_bytes(), 4 + 2 + 1 + 4 + 20 + 1);
+        assert!(shared.part(20, 5).is_empty());
     }
 }
