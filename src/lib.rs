@@ -14,7 +14,7 @@
 //! | 0 | [`time`] | the only clock types that the core knows |
 //! | 0 | [`counters`] | every number that a worker publishes, in one table; lock-free |
 //! | 1 | [`memory`] | protection domains, regions, keys, bounds; ways to reach a client's bytes |
-//! | 2 | `transport` | RC, UC and UD queue pairs, completion and shared receive queues |
+//! | 2 | [`transport`] | RC, UC and UD queue pairs, completion and shared receive queues |
 //! | 4 | `engine` | the device, still sans-I/O: joins all the above |
 //! | 5 | [`io`] | packet backends behind one `Port` trait |
 //! | 5 | [`ipc`] | the shared-memory ABI, the attach protocol, and the Rust client |
@@ -37,4 +37,5 @@ pub mod memory;
 pub mod metrics;
 pub mod settings;
 pub mod time;
+pub mod transport;
 pub mod wire;

@@ -1,0 +1,229 @@
+//! Bursts: super-packets under construction.
+//!
+//! A burst holds packets of one flow that the kernel takes in one segmentation-offload send. All are of one size, only the last
+//! may be shorter, as that is how the kernel cuts them apart again. Their bytes stand one behind the other in a
+//! [`GatherList`]: headers and ICRCs in its arena, payload where it is.
+
+use super::AddressVector;
+use crate::memory::{AccessError, GatherList, Memory, Piece};
+use crate::wire::icrc::{Icrc, Seed};
+use crate::wire::{Ecn, HeaderBuf, ICRC_LEN, IpHeader, Ipv4, UDP_LEN, pad_count};
+use core::net::Ipv4Addr;
+
+/// What the port writes into the IPv4 identification of a burst's packets. The ICRC covers it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum IpIdRule {
+    /// 0, 1, 2, … within a burst: the kernel's segmentation.
+    #[default]
+    CountsFromZero,
+    /// 0 in every packet.
+    AlwaysZero,
+}
+
+/// How large a burst the port takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BurstLimits {
+    /// Packets.
+    pub max_packets: u16,
+    /// UDP payload bytes of all packets together.
+    pub max_bytes: u32,
+    /// What becomes of the IPv4 identification.
+    pub ip_id: IpIdRule,
+}
+
+impl Default for BurstLimits {
+    fn default() -> Self {
+        Self { max_packets: 60, max_bytes: 64_000, ip_id: IpIdRule::CountsFromZero }
+    }
+}
+
+/// One super-packet under construction. Cleared and used again it allocates nothing.
+#[derive(Debug)]
+pub struct Burst {
+    limits: BurstLimits,
+    av: AddressVector,
+    gather: GatherList,
+    packets: u16,
+    /// UDP payload bytes of every packet but the last.
+    segment: u32,
+    /// A packet shorter than the segment was added: nothing may follow.
+    closed: bool,
+    /// Headers of a full segment, hashed.
+    seed: Option<Seed>,
+    /// Payload gathered ahead and not yet cut into packets.
+    staged: Vec<Piece>,
+    /// The first piece of `staged` that is not used up, and how many of its bytes are.
+    next: usize,
+    used: u32,
+}
+
+impl Burst {
+    /// An empty burst for a port with these limits.
+    pub fn new(limits: BurstLimits) -> Self {
+        Self {
+            limits,
+            av: AddressVector::UNSET,
+            gather: GatherList::with_capacity(limits.max_bytes as usize, 4 * usize::from(limits.max_packets)),
+            packets: 0,
+            segment: 0,
+            closed: false,
+            seed: None,
+            staged: Vec::with_capacity(64),
+            next: 0,
+            used: 0,
+        }
+    }
+
+    /// Empties the burst; its memory stays.
+    pub fn clear(&mut self) {
+        self.gather.clear();
+        self.staged.clear();
+        (self.packets, self.segment, self.closed, self.seed, self.next, self.used) = (0, 0, false, None, 0, 0);
+    }
+
+    /// Where it goes and how.
+    pub const fn flow(&self) -> &AddressVector {
+        &self.av
+    }
+
+    /// Sets the ECN bits of all packets (the ICRC does not cover them): ECT(0) where the peer reacts to CNPs.
+    pub const fn set_ecn(&mut self, ecn: Ecn) {
+        self.av.traffic_class = self.av.traffic_class & !3 | ecn as u8;
+    }
+
+    /// Packets in it.
+    pub const fn packet_count(&self) -> u16 {
+        self.packets
+    }
+
+    /// Whether it holds no packet.
+    pub const fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// UDP payload bytes of every packet but the last, which may have fewer.
+    pub const fn segment_bytes(&self) -> u32 {
+        self.segment
+    }
+
+    /// UDP payload bytes of all packets.
+    pub const fn len_bytes(&self) -> usize {
+        self.gather.len_bytes()
+    }
+
+    /// The UDP payloads of all packets, one behind the other.
+    pub const fn gather(&self) -> &GatherList {
+        &self.gather
+    }
+
+    /// Payload bytes that the rest of the burst takes if each packet has `header` bytes before its payload.
+    pub(super) fn room(&self, header: u32, payload: u32) -> u32 {
+        let packet = packet_len(header, payload);
+        let left = self.limits.max_bytes.saturating_sub(self.len_bytes() as u32);
+        u32::from(self.limits.max_packets.saturating_sub(self.packets)).min(left / packet)
+    }
+
+    /// Whether a packet with `header` bytes before `payload` bytes may follow on this flow. The first packet always may.
+    pub(super) fn fits(&self, av: &AddressVector, header: u32, payload: u32) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let len = packet_len(header, payload);
+        !self.closed
+            && len <= self.segment
+            && self.packets < self.limits.max_packets
+            && self.len_bytes() as u32 + len <= self.limits.max_bytes
+            && self.av == *av
+    }
+
+    /// Gathers payload for the packets to come. What an earlier call gathered and no packet took is forgotten.
+    pub(super) fn stage(
+        &mut self,
+        gather: impl FnOnce(&mut GatherList) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        (self.next, self.used) = (0, 0);
+        self.staged.clear();
+        let mark = self.gather.mark();
+        let result = gather(&mut self.gather);
+        match result {
+            Ok(()) => self.gather.take_since(mark, &mut self.staged),
+            Err(_) => self.gather.truncate(mark),
+        }
+        result
+    }
+
+    /// Adds a packet: headers, the next `payload` bytes of what was staged, pad and ICRC. Only after [`Burst::fits`].
+    ///
+    /// The error is that of memory deregistered since it was staged; the burst is then as before.
+    pub(super) fn push(
+        &mut self,
+        memory: &Memory,
+        av: &AddressVector,
+        headers: &HeaderBuf,
+        payload: u32,
+    ) -> Result<(), AccessError> {
+        let headers = headers.as_bytes();
+        let len = packet_len(headers.len() as u32, payload);
+        if self.is_empty() {
+            self.av = *av;
+            self.segment = len;
+        }
+        let mut icrc = self.seed_for(len).headers(headers);
+        let mark = self.gather.mark();
+        self.gather.push_bytes(headers);
+        let added = self.push_payload(memory, payload, &mut icrc);
+        if let Err(e) = added {
+            self.gather.truncate(mark);
+            return Err(e);
+        }
+        let pad = &[0; 3][..usize::from(pad_count(payload as usize))];
+        icrc.update(pad);
+        self.gather.push_bytes(pad);
+        self.gather.push_bytes(&icrc.finish().to_le_bytes());
+        self.packets += 1;
+        self.closed = len < self.segment;
+        Ok(())
+    }
+
+    fn push_payload(&mut self, memory: &Memory, mut payload: u32, icrc: &mut Icrc) -> Result<(), AccessError> {
+        while payload > 0 {
+            let Some(piece) = self.staged.get(self.next) else {
+                // Fewer bytes were staged than the caller said: a list that shrank under us.
+                return Err(AccessError::Deregistered);
+            };
+            let take = (piece.len() - self.used).min(payload);
+            let part = piece.part(self.used, take);
+            memory.slice(&self.gather, &part)?.hash_into(icrc.hasher_mut());
+            self.gather.push_piece(part);
+            payload -= take;
+            self.used += take;
+            if self.used == piece.len() {
+                (self.next, self.used) = (self.next + 1, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// The hashed IP and UDP headers of the packet to be added.
+    fn seed_for(&mut self, len: u32) -> Seed {
+        let udp_len = u16::try_from(len as usize + UDP_LEN).unwrap_or(u16::MAX);
+        let fresh = |av: &AddressVector| {
+            // An address vector of two families is refused where it is set: its packet would go nowhere.
+            let nowhere = IpHeader::V4(Ipv4::new(Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED));
+            Seed::new(&IpHeader::new(av.source, av.destination).unwrap_or(nowhere), av.source_port, udp_len)
+        };
+        let base = match self.seed {
+            Some(seed) if len == self.segment => seed,
+            _ if len == self.segment => *self.seed.insert(fresh(&self.av)),
+            _ => fresh(&self.av),
+        };
+        match self.limits.ip_id {
+            IpIdRule::CountsFromZero if self.av.source.to_canonical().is_ipv4() => base.with_id_xor(self.packets),
+            _ => base,
+        }
+    }
+}
+
+fn packet_len(header: u32, payload: u32) -> u32 {
+    header + payload + u32::from(pad_count(payload as usize)) + ICRC_LEN as u32
+}
