@@ -162,13 +162,6 @@ catalogue! {
     Counter "holdfast_cnps_received_total": "Congestion notifications for a queue pair, from its peer." { CnpsReceived = "" }
     Counter "holdfast_local_messages_total": "Messages that two queue pairs of this daemon exchanged by one copy, without packets." { LocalMessages = "" }
     Counter "holdfast_local_bytes_total": "Bytes that two queue pairs of this daemon exchanged by one copy, without packets." { LocalBytes = "" }
-    Counter "holdfast_async_errors_total" by "event": "Asynchronous events raised that report an error." {
-        EventQpFatal = "qp_fatal",
-        EventQpRequest = "qp_request_error",
-        EventQpAccess = "qp_access_error",
-        EventCq = "cq_error",
-        EventSrq = "srq_error",
-    }
 
     // What exists now.
     Gauge "holdfast_queue_pairs": "Queue pairs that exist." { QueuePairs = "" }
@@ -182,15 +175,6 @@ catalogue! {
         ClientsLeft = "left",
         ClientsExpelled = "expelled",
     }
-    Counter "holdfast_refused_requests_total" by "reason": "Requests of programs that were refused." {
-        RefusedUnknown = "unknown",
-        RefusedBusy = "busy",
-        RefusedLimit = "limit",
-        RefusedNotPermitted = "not_permitted",
-        RefusedInvalid = "invalid",
-        RefusedSystem = "system",
-    }
-    Counter "holdfast_doorbells_total": "Wake-ups of a sleeping worker by a program's doorbell." { Doorbells = "" }
 
     // The worker thread.
     Counter "holdfast_worker_turns_total" by "kind": "Turns of the worker's loop that found work, or none." {
