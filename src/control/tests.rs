@@ -150,3 +150,45 @@ async fn something_else_on_the_socket_is_no_daemon() {
     assert!(matches!(asked.await, Err(ClientError::Failed(_))));
     other.await.unwrap();
 }
+
+/// A bare channel, as a program that knows nothing of us would open it.
+async fn channel_to(plane: &Plane) -> tonic::transport::Channel {
+    let path = plane.dir.path().join("control.sock");
+    let connect = tower::service_fn(move |_| {
+        let path = path.clone();
+        async move { tokio::net::UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+    });
+    tonic::transport::Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap()
+}
+
+#[tokio::test]
+async fn health_and_reflection_answer_programs_that_have_no_proto_files() {
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+    const SERVICES: [&str; 3] = ["holdfast.v1.Memory", "holdfast.v1.QueuePairs", "holdfast.v1.Status"];
+    let plane = Plane::start(vec![]);
+    let channel = channel_to(&plane).await;
+    for service in SERVICES {
+        let request = HealthCheckRequest { service: service.into() };
+        let answer = HealthClient::new(channel.clone()).check(request).await.unwrap().into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
+    }
+    let question = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let asked = ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::once(question)).await;
+    let answer = asked.unwrap().into_inner().message().await.unwrap();
+    let Some(ServerReflectionResponse { message_response: Some(MessageResponse::ListServicesResponse(list)), .. }) =
+        answer
+    else {
+        panic!("{answer:?}")
+    };
+    let names: Vec<&str> = list.service.iter().map(|s| s.name.as_str()).collect();
+    assert!(SERVICES.iter().all(|s| names.contains(s)), "{names:?}");
+}
