@@ -94,6 +94,12 @@ impl Mapping {
         self.len == 0
     }
 
+    /// The first byte. Bytes may be accessed through it while the mapping lives, by whoever faces that others do the same.
+    pub const fn as_ptr(&self) -> NonNull<u8> {
+        // SAFETY: the range begins inside of the mapping.
+        unsafe { self.base.add(self.lead_bytes) }
+    }
+
     /// Whether bytes may be written.
     pub const fn is_writable(&self) -> bool {
         self.writable

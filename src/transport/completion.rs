@@ -40,6 +40,28 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
+    /// The status of `enum ibv_wc_status`, if it is one that a RoCE device uses.
+    pub const fn from_verbs(v: u8) -> Option<Self> {
+        Some(match v {
+            0 => Self::Success,
+            1 => Self::LocalLength,
+            2 => Self::LocalQpOperation,
+            4 => Self::LocalProtection,
+            5 => Self::WrFlush,
+            6 => Self::MwBind,
+            7 => Self::BadResponse,
+            8 => Self::LocalAccess,
+            9 => Self::RemoteInvalidRequest,
+            10 => Self::RemoteAccess,
+            11 => Self::RemoteOperation,
+            12 => Self::RetryExceeded,
+            13 => Self::RnrRetryExceeded,
+            19 => Self::Fatal,
+            21 => Self::General,
+            _ => return None,
+        })
+    }
+
     /// Whether this is [`Success`](Self::Success).
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Success)
@@ -69,6 +91,24 @@ pub enum WcOpcode {
     Recv = 128,
     /// An RDMA WRITE with immediate of the peer arrived.
     RecvRdmaWithImm = 129,
+}
+
+impl WcOpcode {
+    /// The opcode of `enum ibv_wc_opcode`, if it is one that the device has.
+    pub const fn from_verbs(v: u8) -> Option<Self> {
+        Some(match v {
+            0 => Self::Send,
+            1 => Self::RdmaWrite,
+            2 => Self::RdmaRead,
+            3 => Self::CompareSwap,
+            4 => Self::FetchAdd,
+            5 => Self::BindWindow,
+            6 => Self::LocalInvalidate,
+            128 => Self::Recv,
+            129 => Self::RecvRdmaWithImm,
+            _ => return None,
+        })
+    }
 }
 
 bitflags::bitflags! {
@@ -109,4 +149,19 @@ pub struct Completion {
     pub pkey_index: u16,
     /// More about an error: the NAK code or syndrome that caused it; 0 if none.
     pub vendor_err: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_verbs_name_what_they_are_the_numbers_of() {
+        let statuses: Vec<WcStatus> = (0..=u8::MAX).filter_map(WcStatus::from_verbs).collect();
+        assert_eq!(statuses.len(), 15);
+        assert!(statuses.iter().all(|s| WcStatus::from_verbs(*s as u8) == Some(*s)));
+        let opcodes: Vec<WcOpcode> = (0..=u8::MAX).filter_map(WcOpcode::from_verbs).collect();
+        assert_eq!(opcodes.len(), 9);
+        assert!(opcodes.iter().all(|o| WcOpcode::from_verbs(*o as u8) == Some(*o)));
+    }
 }

@@ -60,6 +60,11 @@ impl ReceiveQueue {
         self.len
     }
 
+    /// Requests that wait, and those that were taken and not released.
+    pub(super) fn in_use(&self) -> u32 {
+        self.capacity() - self.free_len
+    }
+
     pub(super) fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         let given = request.sges.len();
         if given > self.max_sge as usize {
@@ -137,6 +142,7 @@ mod tests {
             }
             assert_eq!(q.post(&RecvRequest { wr_id: 0, sges: &[] }), Err(PostError::QueueFull { capacity: 3 }));
             let taken = [0, 1, 2].map(|_| q.take().unwrap());
+            assert_eq!((q.len(), q.in_use()), (0, 3));
             assert_eq!(taken.map(|t| t.wr_id), [round * 10, round * 10 + 1, round * 10 + 2]);
             assert_eq!(q.sges(taken[2]), &[sge(round * 10 + 2), sge(round * 10 + 3)]);
             assert!(q.sges(taken[0]).is_empty());

@@ -88,6 +88,11 @@ impl SharedReceiveQueues {
         self.queues.get(id.0 as usize).map_or(0, |s| s.queue.len())
     }
 
+    /// Receives that wait, and those that a queue pair has taken and not yet completed.
+    pub fn in_use(&self, id: SrqId) -> u32 {
+        self.queues.get(id.0 as usize).map_or(0, |s| s.queue.in_use())
+    }
+
     /// Whether no receive waits.
     pub fn is_empty(&self, id: SrqId) -> bool {
         self.len(id) == 0
