@@ -54,9 +54,14 @@ impl Access {
         Self { own_uid: Uid::effective(), group: known.map(|g| g.gid) }
     }
 
+    /// The group whose members may speak.
+    pub fn group(&self) -> Option<Gid> {
+        self.group
+    }
+
     /// Whether a peer with these credentials may speak. Asks the name service for the groups of a user that is neither
     /// root nor the daemon's own.
-    fn admits(&self, uid: Uid, gid: Gid) -> bool {
+    pub fn admits(&self, uid: Uid, gid: Gid) -> bool {
         if uid.is_root() || uid == self.own_uid {
             return true;
         }

@@ -125,6 +125,11 @@ impl WorkerHandle {
         self.index
     }
 
+    /// The worker's counters, to be kept.
+    pub fn published(&self) -> Arc<Published> {
+        Arc::clone(&self.counters)
+    }
+
     /// The worker's counters, to be read at any time without asking.
     pub fn counters(&self) -> &Published {
         &self.counters

@@ -95,11 +95,18 @@ impl Memory {
         }
     }
 
-    /// The regions, in no order.
+    /// The regions, in order of their place in the table.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
-        self.objects.iter().filter_map(|(_, object)| match object {
-            Object::Region(region) => Some(region),
-            Object::Window(_) => None,
+        self.regions_from(0).map(|(_, region)| region)
+    }
+
+    /// The regions at places of at least `from`, with their places, ascending.
+    pub fn regions_from(&self, from: u32) -> impl Iterator<Item = (u32, &Region)> {
+        self.objects.iter().skip_while(move |(place, _)| *place < from as usize).filter_map(|(place, object)| {
+            match object {
+                Object::Region(region) => Some((place as u32, region)),
+                Object::Window(_) => None,
+            }
         })
     }
 

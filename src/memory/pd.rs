@@ -6,6 +6,13 @@ use super::{Memory, MemoryError};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PdId(u64);
 
+impl PdId {
+    /// Its number, for whoever looks inside.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// What an owner holds, for limits such as RLIMIT_MEMLOCK. Bytes registered twice count twice, as pinned pages do in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -67,6 +74,21 @@ impl Memory {
         if let Some(pd) = self.pds.get_mut(&pd) {
             pd.holders = pd.holders.saturating_sub(1);
         }
+    }
+
+    /// Whose a protection domain is.
+    pub fn owner(&self, pd: PdId) -> Option<u64> {
+        self.pds.get(&pd).map(|pd| pd.owner)
+    }
+
+    /// What all owners hold now.
+    pub fn total_usage(&self) -> Usage {
+        self.usage.values().fold(Usage::default(), |sum, one| Usage {
+            pds: sum.pds + one.pds,
+            regions: sum.regions + one.regions,
+            windows: sum.windows + one.windows,
+            registered_bytes: sum.registered_bytes.saturating_add(one.registered_bytes),
+        })
     }
 
     /// What an owner holds now.

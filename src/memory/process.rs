@@ -14,7 +14,7 @@
 
 use core::ptr;
 use std::{
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::Arc,
 };
 
@@ -61,6 +61,11 @@ impl Process {
     /// The process's id.
     pub const fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Becomes readable when the process has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
     /// Whether it has not exited: then its id is still its own.

@@ -142,6 +142,45 @@ impl QpCounters {
         self.refused.get(reason as usize).copied().unwrap_or(0)
     }
 
+    /// Adds what `now` has grown by since it was `before`.
+    pub fn add_growth(&mut self, now: &Self, before: &Self) {
+        macro_rules! grow {
+            ($($field:ident)+) => { $( self.$field = self.$field.wrapping_add(now.$field.wrapping_sub(before.$field)); )+ };
+        }
+        grow!(
+            sent_packets
+            sent_bytes
+            received_packets
+            received_bytes
+            retransmitted_packets
+            acks_sent
+            rx_read_requests
+            rx_write_requests
+            rx_atomic_requests
+            duplicate_request
+            out_of_sequence
+            out_of_buffer
+            packet_seq_err
+            implied_nak_seq_err
+            rnr_nak_retry_err
+            local_ack_timeout_err
+            retry_exceeded_err
+            retry_rnr_exceeded_err
+            req_cqe_error
+            req_cqe_flush_error
+            resp_cqe_error
+            resp_cqe_flush_error
+            req_remote_access_errors
+            req_remote_invalid_request
+            resp_remote_access_errors
+            resp_invalid_requests
+            resp_local_length_error
+        );
+        for ((sum, now), before) in self.refused.iter_mut().zip(now.refused).zip(before.refused) {
+            *sum = sum.wrapping_add(now.wrapping_sub(before));
+        }
+    }
+
     pub(super) fn refuse(&mut self, reason: Refusal) -> Refusal {
         if let Some(n) = self.refused.get_mut(reason as usize) {
             *n = n.wrapping_add(1);

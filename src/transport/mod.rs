@@ -54,7 +54,7 @@ pub use cq::{Completions, CqError, CqId, Notice};
 pub use error::{ModifyError, PostError, QpInitError};
 pub use event::Event;
 pub use limits::TransportLimits;
-pub use qp::{Poll, Qp, QpInit};
+pub use qp::{Poll, Progress, Qp, QpInit};
 pub use srq::{SharedReceiveQueues, SrqError, SrqId};
 pub use wait::Wait;
 pub use work::{Data, RecvRequest, SendFlags, SendOp, SendRequest, UdAddress};

@@ -41,6 +41,23 @@ pub enum Poll {
     Filled,
 }
 
+/// How far a queue pair is, for whoever looks inside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// PSN of the next packet that it sends.
+    pub next_psn: Psn,
+    /// The oldest PSN that is not acknowledged; equal to `next_psn` when nothing is under way.
+    pub oldest_unacknowledged_psn: Psn,
+    /// PSN of the next new request of the peer.
+    pub expected_psn: Psn,
+    /// Requests of the peer that were completed, modulo 2^24.
+    pub msn: u32,
+    /// What is left of `retry_count`.
+    pub retries_left: u8,
+    /// What is left of `rnr_retry`.
+    pub rnr_retries_left: u8,
+}
+
 /// A queue pair: plain data, one state machine. See the [room](super).
 #[derive(Debug)]
 pub struct Qp {
@@ -90,6 +107,19 @@ impl Qp {
     /// Receives posted to the QP's own queue that no message has taken.
     pub const fn waiting_receives(&self) -> u32 {
         self.rq.len()
+    }
+
+    /// How far it is: PSNs and budgets.
+    pub fn progress(&self) -> Progress {
+        let (retries_left, rnr_retries_left) = self.req.budgets();
+        Progress {
+            next_psn: self.req.next,
+            oldest_unacknowledged_psn: self.req.una,
+            expected_psn: self.resp.expected,
+            msn: self.resp.msn(),
+            retries_left,
+            rnr_retries_left,
+        }
     }
 
     /// Why it does not send though it has work; `None` if it has none or could send now.

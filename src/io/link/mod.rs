@@ -119,6 +119,7 @@ pub enum LinkError {
 }
 
 /// Follows one interface. Sans-thread: whoever owns it puts [`LinkWatcher::as_fd`] into an epoll and asks for events.
+#[derive(Debug)]
 pub struct LinkWatcher {
     events: Netlink,
     state: LinkState,

@@ -20,6 +20,7 @@ pub(crate) const RTNLGRP_NEIGH: u32 = 3;
 pub(crate) const RTNLGRP_IPV4_IFADDR: u32 = 5;
 pub(crate) const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
+#[derive(Debug)]
 pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,

@@ -76,6 +76,11 @@ impl Requester {
         (self.cursor, self.offset, self.begun, self.reads) = (tail, 0, tail, 0);
     }
 
+    /// What is left of the retry budgets: for timeouts and sequence errors, and for RNR.
+    pub(in crate::transport) const fn budgets(&self) -> (u8, u8) {
+        (self.retries_left, self.rnr_retries_left)
+    }
+
     /// PSNs under way.
     pub(super) fn outstanding(&self) -> u32 {
         self.next.minus(self.una.get()).get()

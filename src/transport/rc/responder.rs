@@ -97,6 +97,11 @@ impl Responder {
         self.queries.clear();
     }
 
+    /// Requests completed, modulo 2^24.
+    pub(in crate::transport) const fn msn(&self) -> u32 {
+        self.msn
+    }
+
     /// Whether anything is to be sent at `now`.
     pub(super) fn has_answers(&self, now: Instant) -> bool {
         let owed = match self.owed {
