@@ -51,9 +51,11 @@ wire.
   event       [timeout_ms 10000]                  -> event: whether it came
   async       [timeout_ms 10000]                  -> event: its name or null
 
-The wire. dir is the VM's view: in or out. Only RoCEv2 is touched, and all of the VM's
-sessions are: one test at a time.
+The wire. dir is the VM's view: in or out. Only RoCEv2 is touched, but that of every session
+of the VM. So the first netem or drop of a session waits until no other session that used
+them is left (60 s, then an error).
   netem       dir, args: as for tc, or null to stop ("loss 1%", "delay 2ms reorder 25%")
+              -> when it stops: packets that it let pass, dropped
   drop        dir [first 0, count: for ever, opcode: of the BTH]
               drops these of the packets that match, counted from now; adds up
   undrop      ends all drops
@@ -68,6 +70,7 @@ Programs of the VM.
 At a session's end its drops, netem and programs end too.
 """
 import array
+import fcntl
 import glob
 import ipaddress
 import json
@@ -175,6 +178,7 @@ class Session:
         self.things = {"mr": {}, "qp": {}, "srq": {}, "mw": {}, "job": {}}
         self.made = 0
         self.ahs = {}
+        self.wire = None  # the lock file, held by the session that changes the wire
         self.attrs = {}  # of each QP: its QPAttr in INIT, GID index, PSN
 
     def keep(self, kind, thing):
@@ -402,12 +406,33 @@ class Session:
 
     # --- the wire --------------------------------------------------------------
 
+    def take_wire(self):
+        if self.wire:
+            return
+        wire, end = open("/run/peer.wire", "w"), time.monotonic() + 60
+        while True:
+            try:
+                fcntl.flock(wire, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.wire = wire
+                return
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise RuntimeError("another session keeps its netem or drops") from None
+                time.sleep(0.02)
+
     def do_netem(self, dir, args):
         """Only RoCEv2 goes through netem, by a detour over an ifb device."""
         hook, ifb = {"in": ("ingress", "ifb0"), "out": ("egress", "ifb1")}[dir]
+        if args is not None:
+            self.take_wire()
+        elif not self.wire:
+            return {"packets": 0, "dropped": 0}
         subprocess.run(["tc", "filter", "del", "dev", NETDEV, hook], capture_output=True)
         if args is None:
-            return
+            shown = subprocess.run(["tc", "-s", "-j", "qdisc", "show", "dev", ifb], capture_output=True)
+            subprocess.run(["tc", "qdisc", "del", "dev", ifb, "root"], capture_output=True)
+            stats = json.loads(shown.stdout or "[{}]")[0]
+            return {"packets": stats.get("packets", 0), "dropped": stats.get("drops", 0)}
         mtu = open(f"/sys/class/net/{NETDEV}/mtu").read().strip()
         sh("[ -e /sys/class/net/ifb0 ] || modprobe ifb numifbs=2\n"
            f"ip link set {ifb} mtu {mtu} up\n"
@@ -418,6 +443,7 @@ class Session:
                      for protocol in ("ip", "ipv6")))
 
     def do_drop(self, dir, first=0, count=None, opcode=None):
+        self.take_wire()
         hook = {"in": "prerouting", "out": "postrouting"}[dir]
         match = "udp dport 4791"
         if opcode is not None:
@@ -429,7 +455,8 @@ class Session:
            f"{match} drop; }}; }}'")
 
     def do_undrop(self):
-        subprocess.run(["nft", "delete table inet peer"], capture_output=True)
+        if self.wire:
+            subprocess.run(["nft", "delete table inet peer"], capture_output=True)
 
     def do_counters(self):
         paths = glob.glob(f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters/*")
