@@ -125,10 +125,13 @@ impl Burst {
 
     /// Whether a packet with `header` bytes before `payload` bytes may follow on this flow. The first packet always may.
     pub(super) fn fits(&self, av: &AddressVector, header: u32, payload: u32) -> bool {
+        self.fits_len(av, packet_len(header, payload))
+    }
+
+    fn fits_len(&self, av: &AddressVector, len: u32) -> bool {
         if self.is_empty() {
             return true;
         }
-        let len = packet_len(header, payload);
         !self.closed
             && len <= self.segment
             && self.packets < self.limits.max_packets
@@ -183,6 +186,22 @@ impl Burst {
         self.packets += 1;
         self.closed = len < self.segment;
         Ok(())
+    }
+
+    /// Adds a packet made elsewhere, from BTH to ICRC: for fault injection and measuring. `false` if it does not fit.
+    pub fn push_raw(&mut self, av: &AddressVector, packet: &[u8]) -> bool {
+        let len = packet.len() as u32;
+        if !self.fits_len(av, len) {
+            return false;
+        }
+        if self.is_empty() {
+            self.av = *av;
+            self.segment = len;
+        }
+        self.gather.push_bytes(packet);
+        self.packets += 1;
+        self.closed = len < self.segment;
+        true
     }
 
     fn push_payload(&mut self, memory: &Memory, mut payload: u32, icrc: &mut Icrc) -> Result<(), AccessError> {

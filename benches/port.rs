@@ -1,0 +1,170 @@
+//! What the ports carry raw: packets through each backend and driver over a veth pair, without RDMA and without ICRC.
+//!
+//! The yardstick of `wire_bw`. One thread sends, one receives, neither sleeps; the sender stays at most a window ahead, so
+//! nothing is lost. CPU is what the thread took for sends, and for receives that found something; on a veth pair the sender's
+//! includes what a receiving host's interrupts would take.
+//!
+//! ```text
+//! cargo bench --bench port [-- SECONDS]
+//! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast::io::namespace::{self, End, Namespace};
+use holdfast::io::{Backend, Driver, Gso, Port, PortSettings, open};
+use holdfast::memory::Memory;
+use holdfast::transport::{AddressVector, Burst};
+
+const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 1));
+const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 2));
+/// BTH and ICRC.
+const OVERHEAD_BYTES: usize = 16;
+/// How far the sender may be ahead, in bytes: well below the receive buffer.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// On a machine that is busy otherwise, threads wait long for their turn.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bursts offered in one send.
+const BURSTS: usize = 4;
+
+/// How one combination fared.
+struct Outcome {
+    packets: u64,
+    lost: u64,
+    elapsed: Duration,
+    send_cpu: Duration,
+    receive_cpu: Duration,
+    receives: u64,
+}
+
+fn main() {
+    let seconds = std::env::args().filter_map(|a| a.parse::<f64>().ok()).next().unwrap_or(0.5);
+    if Namespace::new().is_err()
+        && let Err(error) = namespace::enter()
+    {
+        println!("skipped: {error}");
+        return;
+    }
+    println!("backend driver    payload  send     Gb/s   Mpkt/s  send ns/pkt  receive ns/pkt  pkts/receive");
+    for payload in [1024, 4096] {
+        for gso in [Gso::On, Gso::Off] {
+            for backend in [Backend::Packet, Backend::Udp] {
+                for driver in [Driver::Syscalls, Driver::IoUring] {
+                    let outcome = run(backend, driver, gso, payload, Duration::from_secs_f64(seconds));
+                    print(backend, driver, gso, payload, &outcome);
+                }
+            }
+        }
+    }
+}
+
+fn print(backend: Backend, driver: Driver, gso: Gso, payload: usize, outcome: &Outcome) {
+    let Outcome { packets, lost, elapsed, send_cpu, receive_cpu, receives } = outcome;
+    let count = *packets as f64;
+    println!(
+        "{:7} {:9} {payload:7}  {:6} {:6.1} {:8.3} {:12.0} {:15.0} {:13.1}{}",
+        backend.to_string(),
+        driver.to_string(),
+        if gso == Gso::On { "super" } else { "single" },
+        count * (payload + OVERHEAD_BYTES) as f64 * 8.0 / elapsed.as_secs_f64() / 1e9,
+        count / elapsed.as_secs_f64() / 1e6,
+        send_cpu.as_nanos() as f64 / count,
+        receive_cpu.as_nanos() as f64 / count,
+        count / *receives as f64,
+        if *lost > 0 { format!("  {lost} lost") } else { String::new() },
+    );
+}
+
+fn run(backend: Backend, driver: Driver, gso: Gso, payload: usize, duration: Duration) -> Outcome {
+    let (a, b) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let end = |namespace, name, address| End { namespace, name, addresses: address };
+    Namespace::connect(end(&a, "a0", &[(A, 24)]), end(&b, "b0", &[(B, 24)]), 4200).unwrap();
+    let settings = |interface: &str, address| PortSettings {
+        backend: Some(backend),
+        driver: Some(driver),
+        interface: Some(interface.to_owned()),
+        addresses: vec![address],
+        gso,
+        ..PortSettings::default()
+    };
+    let (received, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            b.enter().unwrap();
+            let mut port = open(&settings("b0", B)).unwrap();
+            let mut busy = Duration::ZERO;
+            while !stop.load(Ordering::Acquire) {
+                let before = cpu_time();
+                let count = port.receive(256, &mut |datagram| {
+                    std::hint::black_box(datagram.bytes);
+                });
+                match count.unwrap() {
+                    0 => thread::yield_now(),
+                    count => {
+                        busy += cpu_time() - before;
+                        received.fetch_add(count as u64, Ordering::AcqRel);
+                    }
+                }
+            }
+            (port.counters(), busy)
+        });
+        let sender = scope.spawn(|| {
+            a.enter().unwrap();
+            send(&mut open(&settings("a0", A)).unwrap(), payload, duration, &received)
+        });
+        let (sent, elapsed, send_cpu) = sender.join().unwrap();
+        stop.store(true, Ordering::Release);
+        let (counters, receive_cpu) = receiver.join().unwrap();
+        let packets = counters.received_packets;
+        Outcome { packets, lost: sent - packets, elapsed, send_cpu, receive_cpu, receives: counters.receives }
+    })
+}
+
+/// Packets sent, the time until the last had arrived, and the CPU time of it.
+fn send(port: &mut impl Port, payload: usize, duration: Duration, received: &AtomicU64) -> (u64, Duration, Duration) {
+    let limits = port.capabilities().burst;
+    let flow = AddressVector {
+        source: A,
+        destination: B,
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    let packet = vec![0x5a; payload + OVERHEAD_BYTES];
+    let bursts: Vec<Burst> = (0..BURSTS)
+        .map(|_| {
+            let mut burst = Burst::new(limits);
+            while burst.packet_count() < limits.max_packets && burst.push_raw(&flow, &packet) {}
+            burst
+        })
+        .collect();
+    let memory = Memory::new([0; 32]);
+    let window = WINDOW_BYTES / packet.len() as u64;
+    let start = Instant::now();
+    let (mut sent, mut busy) = (0, Duration::ZERO);
+    while start.elapsed() < duration {
+        let before = cpu_time();
+        let taken = port.send(&bursts, &memory).unwrap();
+        busy += cpu_time() - before;
+        sent += bursts.iter().take(taken).map(|b| u64::from(b.packet_count())).sum::<u64>();
+        while sent - received.load(Ordering::Acquire) > window && start.elapsed() < 2 * duration {
+            thread::yield_now();
+        }
+    }
+    // What is on its way arrives soon or never.
+    let patience = Instant::now();
+    while received.load(Ordering::Acquire) < sent && patience.elapsed() < PATIENCE {
+        thread::yield_now();
+    }
+    assert_eq!(port.poll_refusal(), None);
+    (sent, start.elapsed(), busy)
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+}

@@ -1,0 +1,216 @@
+//! The sending half of both socket backends: bursts out by lanes, refusals told apart from full buffers.
+
+use core::net::IpAddr;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use crate::memory::Memory;
+use crate::transport::Burst;
+
+use super::lanes::{Lane, Lanes};
+use super::outgoing::Outgoing;
+use super::port::{PortCounters, Refusal, RefusalReason};
+
+/// Refusals kept for whoever asks.
+const MAX_REFUSALS: usize = 64;
+
+/// A way to hand messages to the kernel.
+pub(crate) trait Submit: Send {
+    /// Sends `headers[i]` on `fds[i]`, in order, without blocking, and stops at the first that the kernel does not take:
+    /// gives back how many it took, and that one's errno. The kernel no longer reads what the headers point to.
+    ///
+    /// # Safety
+    ///
+    /// What the headers point to must be readable for the length of the call.
+    unsafe fn submit(&mut self, fds: &[RawFd], headers: &mut [libc::mmsghdr]) -> (usize, Option<i32>);
+}
+
+pub(crate) struct Sender {
+    lanes: Lanes,
+    outgoing: Outgoing,
+    submit: Box<dyn Submit>,
+    /// Index of the interface that packets leave by; 0 leaves it to the routes.
+    interface: u32,
+    blocked: Option<Lane>,
+    refusals: VecDeque<Refusal>,
+    /// The kernel refused to segment, though what it refused fits the MTU.
+    segmentation_failed: Option<i32>,
+}
+
+impl Sender {
+    pub(crate) fn new(lanes: Lanes, submit: Box<dyn Submit>, interface: u32) -> Self {
+        Self {
+            lanes,
+            outgoing: Outgoing::new(),
+            submit,
+            interface,
+            blocked: None,
+            refusals: VecDeque::with_capacity(MAX_REFUSALS),
+            segmentation_failed: None,
+        }
+    }
+
+    /// See [`Port::send`](super::Port::send).
+    pub(crate) fn send(&mut self, bursts: &[Burst], memory: &Memory, counters: &mut PortCounters) -> usize {
+        self.blocked = None;
+        let mut taken = 0;
+        while let Some(rest) = bursts.get(taken..)
+            && let Some(first) = rest.first()
+        {
+            let prepared = self.prepare(rest, memory);
+            if self.outgoing.is_empty() {
+                // Only the first can have failed: what was prepared before another would have been sent first.
+                if let Err(failure) = prepared {
+                    self.refuse(first, failure, counters);
+                }
+                taken += 1;
+                continue;
+            }
+            let (done, errno) = self.submit();
+            for burst in rest.iter().take(done) {
+                counters.sends += 1;
+                counters.transmitted_packets += u64::from(burst.packet_count());
+                counters.transmitted_bytes += burst.len_bytes() as u64;
+            }
+            taken += done;
+            let Some(errno) = errno else { continue };
+            if is_full(errno) {
+                counters.backpressure += 1;
+                self.blocked = self.outgoing.lane(done);
+                break;
+            }
+            if let Some(refused) = rest.get(done) {
+                self.handle_refusal(refused, errno, memory, counters);
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    /// Where the last send found a full buffer.
+    pub(crate) fn blocked_on(&self) -> Option<BorrowedFd<'_>> {
+        self.lanes.get(self.blocked?)
+    }
+
+    pub(crate) fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.refusals.pop_front()
+    }
+
+    /// The errno by which the kernel refused to segment, once.
+    pub(crate) fn take_segmentation_failure(&mut self) -> Option<i32> {
+        self.segmentation_failed.take()
+    }
+
+    /// Makes messages of as many bursts as fit, up to the first that cannot be sent.
+    fn prepare(&mut self, bursts: &[Burst], memory: &Memory) -> Result<(), (RefusalReason, i32)> {
+        self.outgoing.clear();
+        for burst in bursts {
+            if burst.is_empty() {
+                // Nothing to send: taken with whatever stands before it.
+                break;
+            }
+            let lane = lane_of(burst);
+            let fd = self.lanes.socket(lane).map_err(|error| {
+                let errno = error.raw_os_error().unwrap_or(0);
+                (RefusalReason::of_errno(errno), errno)
+            })?;
+            match self.outgoing.push(fd, lane, self.interface, burst, memory) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => return Err((RefusalReason::MemoryGone, 0)),
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> (usize, Option<i32>) {
+        // `fds` and `headers` are both parts of `outgoing`: a copy of the few fds keeps them apart.
+        let mut fds = [0; super::outgoing::MAX_MESSAGES];
+        let count = self.outgoing.fds().len().min(fds.len());
+        for (to, from) in fds.iter_mut().zip(self.outgoing.fds()) {
+            *to = *from;
+        }
+        let headers = self.outgoing.headers();
+        // SAFETY: the headers were made just now; `send` borrows the memory and the bursts that they point into, and
+        // `outgoing` is not touched before the call returns.
+        unsafe { self.submit.submit(fds.get(..count).unwrap_or_default(), headers) }
+    }
+
+    /// A refused super-packet is tried once more as its first packet alone: that tells an MTU that is too small from a
+    /// kernel that does not segment (both are `EINVAL` before Linux 6.13; a device without checksum offload gives `EIO`).
+    fn handle_refusal(&mut self, burst: &Burst, errno: i32, memory: &Memory, counters: &mut PortCounters) {
+        let mut failure = (RefusalReason::of_errno(errno), errno);
+        let is_segmented = burst.packet_count() > 1;
+        if is_segmented && matches!(errno, libc::EINVAL | libc::EIO | libc::EOPNOTSUPP) {
+            if self.prepare(core::slice::from_ref(burst), memory).is_err() || self.outgoing.is_empty() {
+                return self.refuse(burst, failure, counters);
+            }
+            self.outgoing.keep_first_packet(burst, self.interface);
+            match self.submit() {
+                (_, None) => {
+                    // Its other packets carry ICRCs for identifications that only segmentation gives: they are lost.
+                    counters.transmitted_packets += 1;
+                    counters.transmitted_bytes += u64::from(burst.segment_bytes());
+                    self.segmentation_failed = Some(errno);
+                }
+                (_, Some(single)) => failure = (RefusalReason::of_errno(single), single),
+            }
+        }
+        self.refuse(burst, failure, counters);
+    }
+
+    fn refuse(&mut self, burst: &Burst, (reason, errno): (RefusalReason, i32), counters: &mut PortCounters) {
+        match reason {
+            RefusalReason::TooLarge => counters.refused_too_large += 1,
+            RefusalReason::Unreachable => counters.refused_unreachable += 1,
+            RefusalReason::Forbidden | RefusalReason::LaneTaken => counters.refused_forbidden += 1,
+            RefusalReason::MemoryGone | RefusalReason::Other => counters.refused_other += 1,
+        }
+        if self.refusals.len() == MAX_REFUSALS {
+            self.refusals.pop_front();
+        }
+        let flow = burst.flow();
+        self.refusals.push_back(Refusal {
+            destination: flow.destination.to_canonical(),
+            source_port: flow.source_port,
+            packet_bytes: burst.segment_bytes() as usize,
+            reason,
+            errno,
+        });
+    }
+}
+
+fn lane_of(burst: &Burst) -> Lane {
+    let flow = burst.flow();
+    let is_ipv6 = matches!(flow.destination.to_canonical(), IpAddr::V6(_));
+    Lane { is_ipv6, source_port: flow.source_port }
+}
+
+/// Whether waiting cures it.
+fn is_full(errno: i32) -> bool {
+    errno == libc::EAGAIN || errno == libc::ENOBUFS || errno == libc::ENOMEM
+}
+
+/// By plain system calls: `sendmmsg` for each run of messages on one socket.
+pub(crate) struct Syscalls;
+
+impl Submit for Syscalls {
+    unsafe fn submit(&mut self, fds: &[RawFd], headers: &mut [libc::mmsghdr]) -> (usize, Option<i32>) {
+        let mut done = 0;
+        while let (Some(fd), Some(rest)) = (fds.get(done), headers.get_mut(done..)) {
+            let run = fds.iter().skip(done).take_while(|other| *other == fd).count().min(rest.len());
+            let Some(run) = rest.get_mut(..run) else { break };
+            // SAFETY: the headers are valid (the caller's promise), `run.len()` of them.
+            let sent = unsafe { libc::sendmmsg(*fd, run.as_mut_ptr(), run.len() as u32, libc::MSG_DONTWAIT) };
+            match usize::try_from(sent) {
+                Ok(sent) => done += sent,
+                Err(_) => match io::Error::last_os_error().raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    errno => return (done, Some(errno.unwrap_or(libc::EIO))),
+                },
+            }
+        }
+        (done, None)
+    }
+}

@@ -1,0 +1,519 @@
+//! Every backend and driver, with real sockets over cables that the tests lay themselves.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use core::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use etherparse::UdpHeader;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::{Domain, Socket, Type};
+
+use super::namespace::{End, Namespace, run_test};
+use super::{Backend, Driver, Gso, Port, PortError, PortSettings, RefusalReason, SocketPort, Steering, open};
+use crate::memory::Memory;
+use crate::transport::{AddressVector, Burst, BurstLimits, IpIdRule};
+use crate::wire::icrc::{Icrc, Verdict, verify};
+use crate::wire::{Bth, Ecn, HeaderBuf, IpHeader, Opcode, Packet, Psn, Qpn, UDP_LEN};
+
+/// What arrives is there in microseconds; what fails to arrive ends the test after this.
+const PATIENCE_MS: u16 = 5_000;
+const LANE: u16 = 0xc123;
+const MTU: u32 = 4200;
+/// RC SEND Middle: no extension headers.
+const SEND_MIDDLE: u8 = 1;
+
+const BACKENDS: [Backend; 2] = [Backend::Packet, Backend::Udp];
+const DRIVERS: [Driver; 2] = [Driver::Syscalls, Driver::IoUring];
+
+/// Two namespaces and a cable; the same addresses in every test.
+struct Cable {
+    a: Namespace,
+    b: Namespace,
+}
+
+const A4: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 18, 0, 1));
+const B4: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 18, 0, 2));
+const A6: IpAddr = IpAddr::V6(core::net::Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1));
+const B6: IpAddr = IpAddr::V6(core::net::Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2));
+
+impl Cable {
+    fn lay() -> Self {
+        let (a, b) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        Namespace::connect(
+            End { namespace: &a, name: "a0", addresses: &[(A4, 24), (A6, 64)] },
+            End { namespace: &b, name: "b0", addresses: &[(B4, 24), (B6, 64)] },
+            MTU,
+        )
+        .unwrap();
+        Self { a, b }
+    }
+
+    fn open_a(&self, settings: PortSettings) -> Result<SocketPort, PortError> {
+        let settings = PortSettings { interface: Some("a0".into()), addresses: vec![A4, A6], ..settings };
+        self.a.run(|| open(&settings)).unwrap()
+    }
+
+    fn open_b(&self, settings: PortSettings) -> Result<SocketPort, PortError> {
+        let settings = PortSettings { interface: Some("b0".into()), addresses: vec![B4, B6], ..settings };
+        self.b.run(|| open(&settings)).unwrap()
+    }
+
+    /// Sends from A's namespace: lanes are opened where the caller is.
+    fn send(&self, port: &mut SocketPort, bursts: &[Burst]) {
+        self.a.run(|| send_all(port, bursts)).unwrap();
+    }
+}
+
+fn settings(backend: Backend, driver: Driver) -> PortSettings {
+    PortSettings { backend: Some(backend), driver: Some(driver), ..PortSettings::default() }
+}
+
+fn flow(source: IpAddr, destination: IpAddr) -> AddressVector {
+    AddressVector { source, destination, source_port: LANE, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+}
+
+/// A UD-less SEND of `payload` bytes to `qpn`, whose ICRC fits the IPv4 identification `id`.
+fn packet(flow: &AddressVector, qpn: u32, psn: u32, payload: usize, id: u16) -> Vec<u8> {
+    let headers = HeaderBuf::new(&Bth::new(Opcode::from_byte(SEND_MIDDLE), Qpn::new(qpn), Psn::new(psn)));
+    let mut bytes = headers.as_bytes().to_vec();
+    bytes.extend((0..payload).map(|i| (i as u32 * 7 + psn) as u8));
+    let mut ip = IpHeader::new(flow.source, flow.destination).unwrap();
+    if let IpHeader::V4(ip) = &mut ip {
+        ip.id = Some(id);
+    }
+    let udp_len = (bytes.len() + 4 + UDP_LEN) as u16;
+    let icrc = Icrc::start(&ip, flow.source_port, udp_len, &bytes).finish();
+    bytes.extend(icrc.to_le_bytes());
+    bytes
+}
+
+/// A burst of packets with PSNs from 0, for QP 0x10; the last is `last` payload bytes long.
+fn burst(limits: BurstLimits, flow: &AddressVector, packets: u32, payload: usize, last: usize) -> Burst {
+    let mut burst = Burst::new(limits);
+    for psn in 0..packets {
+        let payload = if psn + 1 == packets { last } else { payload };
+        let id = if limits.ip_id == IpIdRule::CountsFromZero { psn as u16 } else { 0 };
+        assert!(burst.push_raw(flow, &packet(flow, 0x10, psn, payload, id)));
+    }
+    burst
+}
+
+fn send_all(port: &mut SocketPort, bursts: &[Burst]) {
+    let memory = Memory::new([0; 32]);
+    let mut taken = 0;
+    while taken < bursts.len() {
+        taken += port.send(&bursts[taken..], &memory).unwrap();
+        if let Some(fd) = port.blocked_on() {
+            assert!(wait(fd, PollFlags::POLLOUT));
+        }
+    }
+}
+
+/// Waits for `fd`; io_uring's work may interrupt that.
+fn wait(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
+    loop {
+        match poll(&mut [PollFd::new(fd, events)], PollTimeout::from(PATIENCE_MS)) {
+            Err(Errno::EINTR) => {}
+            other => break other.unwrap() > 0,
+        }
+    }
+}
+
+/// A received packet, owned.
+#[derive(Debug)]
+struct Received {
+    ip: IpHeader,
+    source_port: u16,
+    bytes: Vec<u8>,
+    verdict: Verdict,
+}
+
+fn receive(port: &mut SocketPort, count: usize) -> Vec<Received> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        assert!(
+            wait(port.readable(), PollFlags::POLLIN),
+            "{} of {count} packets came: {:?}",
+            received.len(),
+            port.counters()
+        );
+        port.receive(64, &mut |d| {
+            received.push(Received {
+                ip: d.ip,
+                source_port: d.source_port,
+                bytes: d.bytes.to_vec(),
+                verdict: verify(d, 0),
+            });
+        })
+        .unwrap();
+    }
+    received
+}
+
+fn is_empty(port: &mut SocketPort) -> bool {
+    port.receive(64, &mut |_| {}).unwrap() == 0
+}
+
+fn every_kind(test: &str, body: impl Fn(Backend, Driver)) {
+    run_test(&format!("io::tests::{test}"), || {
+        for driver in DRIVERS {
+            if let (Driver::IoUring, Some(reason)) = (driver, super::uring::obstacle()) {
+                println!("skipped: {driver}: {reason}");
+                continue;
+            }
+            for backend in BACKENDS {
+                println!("{backend} by {driver}");
+                body(backend, driver);
+            }
+        }
+    });
+}
+
+#[test]
+fn super_packets_arrive_whole_with_right_icrc() {
+    every_kind("super_packets_arrive_whole_with_right_icrc", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        assert!(limits.max_packets >= 15, "{:?}", a.capabilities());
+        for (flow, id_seen) in [(flow(A4, B4), backend == Backend::Packet), (flow(A6, B6), false)] {
+            cable.send(&mut a, &[burst(limits, &flow, 15, 4096, 1000), burst(limits, &flow, 1, 64, 64)]);
+            let received = receive(&mut b, 16);
+            for (i, packet) in received.iter().enumerate() {
+                let (psn, payload) = (i % 15, if i < 14 { 4096 } else { [1000, 64][i - 14] });
+                let expected = self::packet(&flow, 0x10, psn as u32, payload, psn as u16);
+                assert!(packet.bytes == expected, "packet {i}");
+                assert_eq!((packet.source_port, packet.verdict), (LANE, Verdict::Good), "packet {i}: {packet:?}");
+                assert_eq!((packet.ip.source(), packet.ip.destination()), (flow.source, flow.destination));
+                if let IpHeader::V4(ip) = packet.ip {
+                    assert!(!id_seen || ip.id == Some(psn as u16), "packet {i}: {ip:?}");
+                    assert_eq!((ip.ttl, ip.tos), (64, 0));
+                }
+            }
+        }
+        let (sent, got) = (a.counters(), b.counters());
+        assert_eq!((sent.sends, sent.transmitted_packets), (4, 32));
+        assert_eq!((got.receives, got.received_packets), (4, 32), "super-packets were not kept whole");
+        assert_eq!((got.kernel_dropped, got.received_bytes), (0, sent.transmitted_bytes));
+        assert!(is_empty(&mut a), "{backend} sees its own packets");
+    });
+}
+
+#[test]
+fn single_packets_have_identification_zero() {
+    every_kind("single_packets_have_identification_zero", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(PortSettings { gso: Gso::Off, ..settings(backend, driver) }).unwrap();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        assert_eq!((limits.max_packets, limits.ip_id), (1, IpIdRule::AlwaysZero));
+        let bursts: Vec<Burst> = (0..40).map(|_| burst(limits, &flow(A4, B4), 1, 1024, 1024)).collect();
+        cable.send(&mut a, &bursts);
+        for packet in receive(&mut b, 40) {
+            assert_eq!(packet.verdict, Verdict::Good);
+            let IpHeader::V4(ip) = packet.ip else { panic!("{packet:?}") };
+            assert_eq!(ip.id, (backend == Backend::Packet).then_some(0));
+        }
+    });
+}
+
+#[test]
+fn tos_ttl_ecn_and_lane_are_those_of_the_flow() {
+    every_kind("tos_ttl_ecn_and_lane_are_those_of_the_flow", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        for (from, to) in [(A4, B4), (A6, B6)] {
+            let ce = 26 << 2 | Ecn::Ce as u8;
+            let flow = AddressVector {
+                source_port: 0xffff,
+                traffic_class: ce,
+                hop_limit: 7,
+                flow_label: 0xabcde,
+                ..flow(from, to)
+            };
+            cable.send(&mut a, &[burst(limits, &flow, 3, 256, 256)]);
+            for packet in receive(&mut b, 3) {
+                assert_eq!((packet.verdict, packet.source_port, packet.ip.ecn()), (Verdict::Good, 0xffff, Ecn::Ce));
+                assert_eq!(packet.ip.dscp(), 26);
+                match packet.ip {
+                    IpHeader::V4(ip) => assert_eq!(ip.ttl, 7),
+                    IpHeader::V6(ip) => {
+                        assert_eq!(ip.hop_limit, 7);
+                        assert!(backend == Backend::Udp || ip.flow_label == 0xabcde, "{ip:?}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_packet_beyond_the_mtu_is_refused_as_such() {
+    every_kind("a_packet_beyond_the_mtu_is_refused_as_such", |backend, driver| {
+        let cable = Cable::lay();
+        cable.a.set_mtu("a0", 1500).unwrap();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        for (from, to) in [(A4, B4), (A6, B6)] {
+            let flow = flow(from, to);
+            let bursts = [
+                burst(limits, &flow, 1, 2048, 2048),
+                burst(limits, &flow, 5, 2048, 2048),
+                burst(limits, &flow, 5, 1024, 1024),
+            ];
+            cable.send(&mut a, &bursts);
+            assert_eq!(receive(&mut b, 5).len(), 5, "what fits goes on");
+            for _ in 0..2 {
+                let refusal = a.poll_refusal().unwrap();
+                assert_eq!((refusal.reason, refusal.destination), (RefusalReason::TooLarge, to), "{refusal}");
+                assert_eq!(refusal.packet_bytes, 2048 + 16);
+            }
+        }
+        assert_eq!(a.poll_refusal(), None);
+        assert_eq!(a.counters().refused_too_large, 4);
+        assert_eq!(a.capabilities().burst, limits, "a small MTU is not a kernel that cannot segment");
+    });
+}
+
+#[test]
+fn a_downed_interface_makes_the_destination_unreachable() {
+    every_kind("a_downed_interface_makes_the_destination_unreachable", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        let stranger = "198.18.0.9".parse().unwrap();
+        cable.send(&mut a, &[burst(limits, &flow(stranger, B4), 1, 64, 64)]);
+        assert_eq!(a.poll_refusal().unwrap().source_port, LANE, "a source address that is not ours");
+        cable.a.set_up("a0", false).unwrap();
+        cable.send(&mut a, &[burst(limits, &flow(A4, B4), 2, 64, 64), Burst::new(limits)]);
+        let refusal = a.poll_refusal().unwrap();
+        assert_eq!((refusal.reason, refusal.destination), (RefusalReason::Unreachable, B4), "{refusal}");
+        assert_eq!((a.counters().sends, a.counters().refused_unreachable), (0, 2));
+        assert!(is_empty(&mut a), "a link that is down is no error of the port");
+
+        cable.a.set_up("a0", true).unwrap();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        cable.send(&mut a, &[burst(limits, &flow(A4, B4), 2, 64, 64)]);
+        assert_eq!(receive(&mut b, 2).len(), 2, "the port survives its link");
+    });
+}
+
+#[test]
+fn a_taken_port_or_lane_is_named() {
+    every_kind("a_taken_port_or_lane_is_named", |backend, driver| {
+        let cable = Cable::lay();
+        let mut first = cable.open_a(settings(backend, driver)).unwrap();
+        let two = PortSettings { steering: Steering::new(0, 2).unwrap(), ..settings(backend, driver) };
+        for again in [settings(backend, driver), two] {
+            let error = cable.open_a(again).err().unwrap();
+            assert!(matches!(error, PortError::PortTaken { address } if address == A4), "{error}");
+            assert!(error.to_string().contains("rdma_rxe"), "{error}");
+        }
+        let foreign = PortSettings { addresses: vec![B4], ..settings(backend, driver) };
+        let error =
+            cable.a.run(|| open(&PortSettings { interface: Some("a0".into()), ..foreign })).unwrap().err().unwrap();
+        assert!(matches!(error, PortError::NotOurAddress { address } if address == B4), "{error}");
+
+        let _other = cable.a.run(|| std::net::UdpSocket::bind(("0.0.0.0", LANE)).unwrap()).unwrap();
+        let limits = first.capabilities().burst;
+        cable.send(&mut first, &[burst(limits, &flow(A4, B4), 1, 64, 64)]);
+        let refusal = first.poll_refusal().unwrap();
+        assert_eq!((refusal.reason, refusal.source_port), (RefusalReason::LaneTaken, LANE), "{refusal}");
+    });
+}
+
+#[test]
+fn workers_get_the_queue_pairs_that_name_them() {
+    every_kind("workers_get_the_queue_pairs_that_name_them", |backend, driver| {
+        for count in [2, 3] {
+            let cable = Cable::lay();
+            let mut a = cable.open_a(settings(backend, driver)).unwrap();
+            let steerings: Vec<Steering> = (0..count).map(|index| Steering::new(index, count).unwrap()).collect();
+            let mut workers: Vec<SocketPort> = steerings
+                .iter()
+                .map(|steering| {
+                    cable.open_b(PortSettings { steering: *steering, ..settings(backend, driver) }).unwrap()
+                })
+                .collect();
+            let limits = a.capabilities().burst;
+            // QP 1 and numbers whose low bits name no worker are for worker 0.
+            let numbers = [0x10, 0x11, 0x12, 0x13, 1, 0xff_ffff, 0xff_fffe];
+            for (from, to) in [(A4, B4), (A6, B6)] {
+                for (psn, qpn) in numbers.into_iter().enumerate() {
+                    // A lane each, lest they be coalesced: a coalesced receive goes where its first packet goes.
+                    let flow = AddressVector { source_port: LANE + psn as u16, ..flow(from, to) };
+                    let mut burst = Burst::new(limits);
+                    assert!(burst.push_raw(&flow, &packet(&flow, qpn, 0, 64, 0)));
+                    cable.send(&mut a, &[burst]);
+                }
+                for (worker, steering) in workers.iter_mut().zip(&steerings) {
+                    let expected: Vec<u32> = numbers.into_iter().filter(|n| steering.owns(Qpn::new(*n))).collect();
+                    let received = receive(worker, expected.len());
+                    let mut got: Vec<u32> =
+                        received.iter().map(|p| Packet::new_checked(&p.bytes).unwrap().dest_qp().get()).collect();
+                    got.sort_by_key(|n| numbers.iter().position(|other| other == n));
+                    assert_eq!(got, expected, "{steering:?}");
+                    assert!(is_empty(worker));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn tagged_frames_are_received() {
+    every_kind("tagged_frames_are_received", |backend, driver| {
+        let cable = Cable::lay();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let (a_mac, b_mac) = (mac(&cable.a, "a0"), mac(&cable.b, "b0"));
+        // A priority tag (VLAN 0) is for whoever has the address; VLAN 5 is of an interface that is not there, but the wire's.
+        let tags = if backend == Backend::Packet { &[0xa000u16, 5][..] } else { &[0xa000][..] };
+        for (psn, tag) in tags.iter().enumerate() {
+            for (from, to) in [(A4, B4), (A6, B6)] {
+                let flow = flow(from, to);
+                let bytes = packet(&flow, 0x10, psn as u32, 100, 0);
+                let mut frame = [b_mac, a_mac].concat();
+                frame.extend([0x81, 0]);
+                frame.extend(tag.to_be_bytes());
+                frame.extend(ip_packet(&flow, &bytes));
+                send_frame(&cable.a, "a0", &frame);
+                let received = receive(&mut b, 1);
+                assert_eq!((&received[0].bytes, received[0].verdict), (&bytes, Verdict::Good), "{tag:x} {from}");
+            }
+        }
+        assert!(is_empty(&mut b));
+    });
+}
+
+fn mac(namespace: &Namespace, interface: &str) -> [u8; 6] {
+    namespace
+        .run(|| {
+            nix::ifaddrs::getifaddrs()
+                .unwrap()
+                .filter(|i| i.interface_name == interface)
+                .find_map(|i| i.address?.as_link_addr()?.addr())
+                .unwrap()
+        })
+        .unwrap()
+}
+
+/// EtherType, IP, UDP with its checksum, payload.
+fn ip_packet(flow: &AddressVector, payload: &[u8]) -> Vec<u8> {
+    let udp_len = (payload.len() + UDP_LEN) as u16;
+    let mut udp = UdpHeader { source_port: flow.source_port, destination_port: 4791, length: udp_len, checksum: 0 };
+    let ip = match IpHeader::new(flow.source, flow.destination).unwrap() {
+        IpHeader::V4(ip) => {
+            udp.checksum = udp.calc_checksum_ipv4_raw(ip.src.octets(), ip.dst.octets(), payload).unwrap();
+            [&[8, 0][..], &ip.emit(udp_len)].concat()
+        }
+        IpHeader::V6(ip) => {
+            udp.checksum = udp.calc_checksum_ipv6_raw(ip.src.octets(), ip.dst.octets(), payload).unwrap();
+            [&[0x86, 0xdd][..], &ip.emit(udp_len)].concat()
+        }
+    };
+    [&ip, &udp.to_bytes()[..], payload].concat()
+}
+
+fn send_frame(namespace: &Namespace, interface: &str, frame: &[u8]) {
+    namespace
+        .run(|| {
+            let socket = Socket::new_raw(Domain::PACKET, Type::RAW, None).unwrap();
+            super::packet::bind(&socket, nix::net::if_::if_nametoindex(interface).unwrap()).unwrap();
+            assert_eq!(socket.send(frame).unwrap(), frame.len());
+        })
+        .unwrap();
+}
+
+#[test]
+fn addresses_change_while_the_port_is_open() {
+    every_kind("addresses_change_while_the_port_is_open", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        let only_v6 = PortSettings { addresses: vec![B6], interface: Some("b0".into()), ..settings(backend, driver) };
+        let mut b = cable.b.run(|| open(&only_v6).unwrap()).unwrap();
+        let both = [burst(limits, &flow(A4, B4), 1, 64, 64), burst(limits, &flow(A6, B6), 1, 64, 64)];
+        cable.send(&mut a, &both);
+        assert_eq!(receive(&mut b, 1)[0].ip.destination(), B6);
+        cable.b.run(|| b.set_addresses(&[B4])).unwrap().unwrap();
+        cable.send(&mut a, &both);
+        cable.send(&mut a, &both[..1]);
+        for packet in receive(&mut b, 2) {
+            assert_eq!(packet.ip.destination(), B4);
+        }
+        let error = cable.b.run(|| b.set_addresses(&[A4])).unwrap().unwrap_err();
+        assert!(matches!(error, PortError::NotOurAddress { address } if address == A4), "{error}");
+        assert!(matches!(b.set_addresses(&[]), Err(PortError::NoAddress)));
+    });
+}
+
+#[test]
+fn what_is_no_roce_packet_for_us_is_not_shown() {
+    every_kind("what_is_no_roce_packet_for_us_is_not_shown", |backend, driver| {
+        let cable = Cable::lay();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let b_other = "198.18.0.3".parse().unwrap();
+        cable.b.add_address("b0", b_other, 24).unwrap();
+        let socket = cable.a.run(|| std::net::UdpSocket::bind((A4, LANE)).unwrap()).unwrap();
+        socket.send_to(b"another port", (B4, 4790)).unwrap();
+        socket.send_to(b"another address", (b_other, 4791)).unwrap();
+        socket.send_to(&[7; 9000], (B4, 4791)).unwrap();
+        socket.send_to(b"last", (B4, 4791)).unwrap();
+        let expected: &[&[u8]] = match backend {
+            // The kernel puts fragments together for a UDP socket.
+            Backend::Udp => &[&[7; 9000], b"last"],
+            Backend::Packet => &[b"last"],
+        };
+        let received = receive(&mut b, expected.len());
+        assert!(received.iter().map(|p| p.bytes.as_slice()).eq(expected.iter().copied()), "{received:?}");
+        assert!(received.iter().all(|p| p.verdict == Verdict::Bad));
+        assert!(is_empty(&mut b));
+    });
+}
+
+#[test]
+fn an_overflowing_receive_buffer_is_counted() {
+    every_kind("an_overflowing_receive_buffer_is_counted", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let small = PortSettings { receive_buffer_bytes: 128 << 10, ..settings(backend, driver) };
+        let mut b = cable.open_b(small).unwrap();
+        let limits = a.capabilities().burst;
+        let bursts: Vec<Burst> = (0..200).map(|_| burst(limits, &flow(A4, B4), 1, 4096, 4096)).collect();
+        cable.send(&mut a, &bursts);
+        let mut counters = b.counters();
+        while counters.received_packets + counters.kernel_dropped < 200 {
+            assert!(wait(b.readable(), PollFlags::POLLIN), "{counters:?}");
+            is_empty(&mut b);
+            counters = b.counters();
+        }
+        assert!(counters.kernel_dropped > 0, "{counters:?}");
+        assert_eq!(counters.received_packets + counters.kernel_dropped, 200);
+        assert_eq!(b.counters().kernel_dropped, counters.kernel_dropped, "counted twice");
+    });
+}
+
+#[test]
+fn a_budget_is_kept_up_to_one_super_packet() {
+    every_kind("a_budget_is_kept_up_to_one_super_packet", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        let bursts: Vec<Burst> = (0..6).map(|_| burst(limits, &flow(A4, B4), 10, 256, 256)).collect();
+        cable.send(&mut a, &bursts);
+        let mut turns = Vec::new();
+        while turns.iter().sum::<usize>() < 60 {
+            assert!(!turns.is_empty() || wait(b.readable(), PollFlags::POLLIN));
+            turns.push(b.receive(15, &mut |_| {}).unwrap());
+        }
+        assert_eq!(turns.iter().sum::<usize>(), 60);
+        assert!(turns.iter().all(|shown| *shown <= 20), "{turns:?}");
+        assert_eq!(b.receive(0, &mut |_| panic!("beyond the budget")).unwrap(), 0);
+    });
+}
