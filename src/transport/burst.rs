@@ -116,7 +116,7 @@ impl Burst {
         &self.gather
     }
 
-    /// Payload bytes that the rest of the burst takes if each packet has `header` bytes before its payload.
+    /// Packets with `header` bytes before `payload` bytes that still fit.
     pub(super) fn room(&self, header: u32, payload: u32) -> u32 {
         let packet = packet_len(header, payload);
         let left = self.limits.max_bytes.saturating_sub(self.len_bytes() as u32);

@@ -35,6 +35,11 @@ impl SendEntry {
         inline: false,
     };
 
+    /// Whether its last packet asks for the receiver's attention: only one that takes a receive can (IBTA 9.2.3).
+    pub(super) fn is_solicited(&self) -> bool {
+        self.op.takes_receive() && self.flags.contains(SendFlags::SOLICITED)
+    }
+
     /// The PSN behind its last.
     pub(super) fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.packets)

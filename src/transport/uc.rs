@@ -3,7 +3,7 @@
 use super::message::Fault;
 use super::rc::Segment;
 use super::send_queue::SendEntry;
-use super::{Burst, Context, Qp, QpState, Refusal, SendFlags, SendOp, WcStatus};
+use super::{Burst, Context, Qp, QpState, Refusal, SendOp, WcStatus};
 use crate::memory::WindowBinding;
 use crate::wire::{Bth, Operation, Packet, Place, Service, pad_count};
 
@@ -70,7 +70,7 @@ impl Qp {
                 return false;
             }
             let bth = Bth {
-                solicited: segment.place.ends() && entry.flags.contains(SendFlags::SOLICITED),
+                solicited: segment.place.ends() && entry.is_solicited(),
                 pad_count: pad_count(segment.payload as usize),
                 ..self.bth(cx, segment.opcode(Service::Uc, entry.op), self.req.next)
             };

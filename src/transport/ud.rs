@@ -3,7 +3,7 @@
 use super::finish::Received;
 use super::message::Fault;
 use super::send_queue::SendEntry;
-use super::{Burst, Context, Qp, QpState, QpType, Refusal, SendFlags, SendOp, UdAddress, WcFlags, WcOpcode, WcStatus};
+use super::{Burst, Context, Qp, QpState, QpType, Refusal, SendOp, UdAddress, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{BTH_LEN, Bth, Datagram, Deth, HeaderBuf, Opcode, Operation, Packet, Place, pad_count};
 
 /// Queue key of the general services QPs (IBTA 10.2.5).
@@ -45,7 +45,7 @@ impl Qp {
         }
         let bth = Bth {
             pkey: cx.pkey(self.attrs.pkey_index),
-            solicited: entry.flags.contains(SendFlags::SOLICITED),
+            solicited: entry.is_solicited(),
             pad_count: pad_count(entry.len as usize),
             ..Bth::new(opcode, to.dest_qp, self.req.next)
         };

@@ -13,18 +13,18 @@ use super::{Burst, Context, Qp, QpState};
 use crate::time::Instant;
 
 impl Qp {
-    /// Fills a burst with requests and answers. Who of the two was left out last time goes first.
+    /// Fills a burst with requests and answers. They take turns: answers go first only after requests left them no room.
     pub(super) fn rc_fill(&mut self, cx: &mut Context<'_>, burst: &mut Burst) {
-        let may_request = matches!(self.state(), QpState::Rts | QpState::Sqd);
-        if self.resp.goes_first || !may_request {
+        let answers_first = self.resp.goes_first;
+        if answers_first {
             self.rc_send_answers(cx, burst);
         }
-        if may_request && matches!(self.state(), QpState::Rts | QpState::Sqd) {
+        if matches!(self.state(), QpState::Rts | QpState::Sqd) {
             self.rc_send_requests(cx, burst);
         }
         // An ACK is short: it may stand behind the last request of a burst.
         self.rc_send_answers(cx, burst);
-        self.resp.goes_first = self.resp.has_answers(cx.now);
+        self.resp.goes_first = !answers_first && self.resp.has_answers(cx.now);
     }
 
     pub(super) fn rc_deadline(&self) -> Option<Instant> {

@@ -373,7 +373,7 @@ impl Qp {
         }
         let bth = Bth {
             ack_req,
-            solicited: segment.place.ends() && entry.flags.contains(SendFlags::SOLICITED),
+            solicited: segment.place.ends() && entry.is_solicited(),
             pad_count: pad_count(segment.payload as usize),
             ..self.bth(cx, segment.opcode(Service::Rc, entry.op), self.req.next)
         };
