@@ -78,8 +78,21 @@ enum Run<'a> {
 
 /// How a checked place is reached.
 enum Reach {
-    Shared(Arc<Mapping>, u64),
-    Process(Arc<Process>, u64),
+    Here(Here),
+    There(There),
+}
+
+/// Bytes of a mapping.
+struct Here {
+    mapping: Arc<Mapping>,
+    offset: u64,
+}
+
+/// Bytes of a process.
+struct There {
+    process: Arc<Process>,
+    address: u64,
+    region: u32,
 }
 
 /// Bytes at once from one process to another.
@@ -182,49 +195,41 @@ impl Memory {
         let from = self.reach(source).map_err(CopyError::Source)?;
         let to = self.reach(target).map_err(CopyError::Target)?;
         match (from, to) {
-            (Reach::Shared(from, start), Reach::Shared(to, end)) => {
-                if Mapping::copy(&from, start, &to, end, len) {
-                    Ok(())
-                } else {
-                    Err(CopyError::Target(AccessError::Deregistered))
-                }
+            (Reach::Here(from), Reach::Here(to)) => {
+                let copied = Mapping::copy(&from.mapping, from.offset, &to.mapping, to.offset, len);
+                if copied { Ok(()) } else { Err(CopyError::Target(AccessError::Deregistered)) }
             }
-            (Reach::Shared(mapping, offset), Reach::Process(process, address)) => self
-                .exchange(&process, Direction::Write, &mapping, offset, address, len, target)
-                .map_err(CopyError::Target),
-            (Reach::Process(process, address), Reach::Shared(mapping, offset)) => self
-                .exchange(&process, Direction::Read, &mapping, offset, address, len, source)
-                .map_err(CopyError::Source),
-            (Reach::Process(..), Reach::Process(..)) => self.bounce(source, target, len),
+            (Reach::Here(from), Reach::There(to)) => {
+                self.exchange(Direction::Write, &from, &to, len).map_err(CopyError::Target)
+            }
+            (Reach::There(from), Reach::Here(to)) => {
+                self.exchange(Direction::Read, &to, &from, len).map_err(CopyError::Source)
+            }
+            (Reach::There(_), Reach::There(_)) => self.bounce(source, target, len),
         }
     }
 
     fn reach(&self, at: Located) -> Result<Reach, AccessError> {
         match self.region(at.region).ok_or(AccessError::Deregistered)?.backing() {
-            Backing::Shared(mapping, base) => Ok(Reach::Shared(Arc::clone(mapping), base + at.offset)),
-            Backing::Process(memory) => Ok(Reach::Process(Arc::clone(memory.process()), memory.address() + at.offset)),
+            Backing::Shared(mapping, base) => {
+                Ok(Reach::Here(Here { mapping: Arc::clone(mapping), offset: base + at.offset }))
+            }
+            Backing::Process(memory) => {
+                let (process, address) = (Arc::clone(memory.process()), memory.address() + at.offset);
+                Ok(Reach::There(There { process, address, region: at.region }))
+            }
         }
     }
 
     /// Moves bytes between shared memory and a process, after what was staged.
-    #[expect(clippy::too_many_arguments, reason = "two places, a length, and whom to blame")]
-    fn exchange(
-        &mut self,
-        process: &Process,
-        direction: Direction,
-        mapping: &Mapping,
-        offset: u64,
-        address: u64,
-        len: usize,
-        of_process: Located,
-    ) -> Result<(), AccessError> {
+    fn exchange(&mut self, direction: Direction, here: &Here, there: &There, len: usize) -> Result<(), AccessError> {
         self.flush();
-        let region = self.region(of_process.region).ok_or(AccessError::Deregistered)?;
+        let region = self.region(there.region).ok_or(AccessError::Deregistered)?;
         region.intact()?;
-        let local = mapping.at(offset, len).ok_or(AccessError::Deregistered)?;
+        let local = here.mapping.at(here.offset, len).ok_or(AccessError::Deregistered)?;
         // SAFETY: `at` has checked the range, and the mapping lives longer than the call. A read from the process writes to the
         // mapping only as the target of a checked local or remote write, which read-only mappings cannot be registered for.
-        let moved = unsafe { process::transfer_raw(process, direction, local.as_ptr(), address, len) };
+        let moved = unsafe { process::transfer_raw(&there.process, direction, local.as_ptr(), there.address, len) };
         moved.map_err(|cause| AccessError::Unreachable { key: region.key(), cause })
     }
 

@@ -238,6 +238,16 @@ pub enum MemoryError {
     /// The file is not a memfd, or could still shrink under us (an access would then kill the daemon by SIGBUS).
     #[error("shared memory must be a memfd sealed with F_SEAL_SHRINK, found {0}")]
     NotSealed(&'static str),
+    /// The daemon could reach any process, the client only its own.
+    #[error(
+        "memory of a client of user {uid} is not reached by a daemon that holds CAP_SYS_PTRACE, as it could be led into a \
+         set-user-id program: let the client share its memory as a memfd, run the daemon under user {uid} without that \
+         capability, or vouch for the user"
+    )]
+    TooPrivileged {
+        /// The client's user.
+        uid: u32,
+    },
     /// The client's memory cannot be reached.
     #[error("the client's memory cannot be reached: {0}")]
     Unreachable(#[from] Unreachable),

@@ -52,7 +52,7 @@ pub use error::{AccessError, MemoryError, Unreachable};
 pub use gather::{GatherList, Mark, Piece, SharedSlice};
 pub use mapping::Mapping;
 pub use pd::{PdId, Usage};
-pub use process::{Process, ProcessMemory};
+pub use process::{Process, ProcessMemory, Trust};
 pub use region::{Backing, Region};
 pub use stage::WriteFailure;
 pub use window::WindowBinding;

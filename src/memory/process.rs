@@ -9,8 +9,12 @@
 //! is checked before as well; what remains is a process that exits, is reaped, and has its id taken by another process that
 //! this daemon may trace, within the microsecond before the call.
 //!
-//! **A daemon with CAP_SYS_PTRACE should offer this to trusted clients only**: the kernel then no longer refuses a client
-//! that has executed a set-user-id program since.
+//! # Whom to trust with it
+//! Two things the kernel does not guard against, so [`Process::of_peer`] asks for a [`Trust`]:
+//! - With CAP_SYS_PTRACE the daemon may write to a set-user-id program that the client has executed since.
+//! - A client whose pages are served by its own userfaultfd or FUSE server decides how long a call takes.
+//!
+//! A client under the daemon's own user id gains nothing by either: it may trace the daemon itself. Strangers share memfds.
 
 use core::ptr;
 use std::{
@@ -26,6 +30,16 @@ const SPANS_PER_CALL: usize = 64;
 /// `SO_PEERPIDFD` (Linux 6.5), which the libc crate does not know for all targets.
 const SO_PEERPIDFD: libc::c_int = 77;
 
+/// Which peers' memory may be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// Those that the kernel lets an ordinary process reach: of the daemon's own user id. If the daemon holds CAP_SYS_PTRACE,
+    /// so that the kernel would refuse nothing, only root's.
+    AsTheKernelDoes,
+    /// Also this one, for whose user the operator vouches.
+    Vouched,
+}
+
 /// A process, identified for as long as this lives.
 #[derive(Debug)]
 pub struct Process {
@@ -38,9 +52,13 @@ impl Process {
     ///
     /// Kernels before 6.5 only tell the peer's id, which may have been used again if the peer has gone by now: attach while
     /// the peer waits for an answer.
-    pub fn of_peer(socket: BorrowedFd<'_>) -> Result<Self, MemoryError> {
+    pub fn of_peer(socket: BorrowedFd<'_>, trust: Trust) -> Result<Self, MemoryError> {
         let credentials = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)
             .map_err(|errno| MemoryError::Os { call: "getsockopt(SO_PEERCRED)", source: errno.into() })?;
+        let uid = credentials.uid();
+        if trust == Trust::AsTheKernelDoes && uid != 0 && may_trace_anyone() {
+            return Err(MemoryError::TooPrivileged { uid });
+        }
         match peer_pidfd(socket) {
             Some(pidfd) => Ok(Self { pid: credentials.pid(), pidfd }),
             None => Self::open(credentials.pid()),
@@ -80,6 +98,11 @@ impl Process {
             }
         }
     }
+}
+
+/// Not to know counts as yes.
+fn may_trace_anyone() -> bool {
+    caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_PTRACE).unwrap_or(true)
 }
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {

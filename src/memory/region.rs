@@ -113,9 +113,10 @@ impl Bounds {
         if !self.access.contains(need) {
             return Err(AccessError::Denied { key: self.key, need, have: self.access });
         }
-        // No sum of untrusted numbers: the comparison cannot overflow.
+        // No sum of untrusted numbers, so nothing can overflow. An address before the start becomes an offset beyond `length`,
+        // as `start + length` does not pass the end of the address space.
         let offset = va.wrapping_sub(self.start);
-        if va >= self.start && offset <= self.length && len <= self.length - offset {
+        if offset <= self.length && len <= self.length - offset {
             return Ok(offset);
         }
         if len == 0 { Ok(0) } else { Err(self.outside(va, len)) }

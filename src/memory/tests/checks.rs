@@ -182,10 +182,12 @@ fn a_slice_hashes_as_its_bytes_do() {
     let (mut memory, pd) = memory();
     let (key, mapping) = region(&mut memory, pd, 0, 10_000, ALL);
     let mut list = GatherList::default();
+    list.push_bytes(b"head");
     memory.gather_remote(pd, QPN, key, 7, 9_900, &mut list).unwrap();
     let mut hasher = crc32fast::Hasher::new();
     for piece in list.pieces() {
         memory.slice(&list, piece).unwrap().hash_into(&mut hasher);
     }
-    assert_eq!(hasher.finalize(), crc32fast::hash(&bytes_of(&mapping, 7, 9_900)));
+    let expected = [b"head".to_vec(), bytes_of(&mapping, 7, 9_900)].concat();
+    assert_eq!(hasher.finalize(), crc32fast::hash(&expected));
 }

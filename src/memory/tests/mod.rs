@@ -2,6 +2,10 @@
 
 mod checks;
 mod copies;
+#[cfg(not(miri))] // Miri has no memfd, pidfd and process_vm calls.
+mod kernel;
+#[cfg(not(miri))] // Thousands of cases.
+mod model;
 mod registrations;
 mod windows;
 
