@@ -335,6 +335,13 @@ fn foreign_truncated_and_damaged_packets_are_named() {
     assert_eq!(summary.unwrap().skipped["unsupported link type"], cm.frames.len() as u64);
     assert!(notes.starts_with("packet 1: link type 147 is not supported; skipped\n"), "{notes}");
 
+    let large = |len| Source { frames: vec![(0, vec![0; len]), cm.frames[0].clone()], json: String::new() };
+    let (summary, ..) = decode_bytes(&ORDERS[0].pcap(1, false, &large(300_000)));
+    assert_eq!(summary.unwrap().packets, 1);
+    let (summary, _, notes) = decode_bytes(&ORDERS[0].pcap(1, false, &large(2_000_000)));
+    assert_eq!(summary.unwrap().packets, 0);
+    assert_eq!(notes, "the record after packet 0 claims more than 1 MiB; the rest is skipped\n");
+
     let mut snapped =
         ORDERS[0].pcap(1, false, &Source { frames: vec![(0, cm.frames[0].1[..64].to_vec())], json: String::new() });
     snapped[FILE_HEADER + 12..FILE_HEADER + 16].copy_from_slice(&1000_u32.to_le_bytes());

@@ -6,8 +6,10 @@ use pcap_parser::{
 };
 use std::io::{self, Read};
 
-/// Bytes that the reader's buffer holds, and so the largest record: above every capture tool's largest snapshot length (256 KiB).
-const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes that the reader's buffer holds at first.
+const BUFFER_BYTES: usize = 1 << 16;
+/// Bytes that it grows to, and so the largest record: above every capture tool's largest snapshot length (256 KiB).
+const MAX_RECORD_BYTES: usize = 1 << 20;
 /// First word of a pcapng section header, the same in both byte orders.
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// In the link type of classic pcap: what stands above says how long the frame check sequence is.
@@ -88,6 +90,7 @@ pub(super) fn read(input: impl Read, visit: &mut Visitor<'_>) -> Result<Option<D
 
 fn read_blocks(reader: &mut dyn PcapReaderIterator, visit: &mut Visitor<'_>) -> Result<Option<Damage>, ReadError> {
     let mut state = State::default();
+    let mut may_grow = true;
     loop {
         match reader.next() {
             Ok((len, block)) => {
@@ -99,6 +102,7 @@ fn read_blocks(reader: &mut dyn PcapReaderIterator, visit: &mut Visitor<'_>) -> 
                 reader.refill().map_err(|_| CaptureError::Read(io::Error::other("the middle of the file")))?;
             }
             Err(PcapError::UnexpectedEof) => return Ok(Some(Damage::Truncated(state.packets))),
+            Err(PcapError::BufferTooSmall) if may_grow => may_grow = !reader.grow(MAX_RECORD_BYTES),
             Err(PcapError::BufferTooSmall) => return Ok(Some(Damage::TooLarge(state.packets))),
             Err(_) => return Ok(Some(Damage::Record(state.packets))),
         }
