@@ -1,7 +1,7 @@
 //! What a queue pair is and how it may be set: types, states, capabilities and the attributes of `ibv_modify_qp`.
 
 use crate::memory::Access;
-use crate::wire::{PathMtu, Psn, Qpn};
+use crate::wire::{IpHeader, PathMtu, Psn, Qpn};
 use core::net::{IpAddr, Ipv4Addr};
 
 /// Transport service of a queue pair (IBTA 9.7, 9.8).
@@ -114,6 +114,18 @@ pub struct AddressVector {
 }
 
 impl AddressVector {
+    /// The IP header of a packet sent on it; `None` if it leads nowhere. `id` is for IPv4.
+    pub fn ip_header(&self, id: u16) -> Option<IpHeader> {
+        let mut ip = IpHeader::new(self.source, self.destination)?;
+        match &mut ip {
+            IpHeader::V4(ip) => (ip.tos, ip.ttl, ip.id) = (self.traffic_class, self.hop_limit, Some(id)),
+            IpHeader::V6(ip) => {
+                (ip.traffic_class, ip.hop_limit, ip.flow_label) = (self.traffic_class, self.hop_limit, self.flow_label);
+            }
+        }
+        Some(ip)
+    }
+
     /// The address vector of a fresh queue pair: leads nowhere.
     pub const UNSET: Self = Self {
         source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -7,7 +7,7 @@
 use super::AddressVector;
 use crate::memory::{AccessError, GatherList, Memory, Piece};
 use crate::wire::icrc::{Icrc, Seed};
-use crate::wire::{Ecn, HeaderBuf, ICRC_LEN, IpHeader, Ipv4, UDP_LEN, pad_count};
+use crate::wire::{Datagram, Ecn, HeaderBuf, ICRC_LEN, IpHeader, Ipv4, UDP_LEN, pad_count};
 use core::net::Ipv4Addr;
 
 /// What the port writes into the IPv4 identification of a burst's packets. The ICRC covers it.
@@ -114,6 +114,16 @@ impl Burst {
     /// The UDP payloads of all packets, one behind the other.
     pub const fn gather(&self) -> &GatherList {
         &self.gather
+    }
+
+    /// The packets as a receiver sees them, if `bytes` is what [`Burst::gather`] holds.
+    pub fn datagrams<'b>(&self, bytes: &'b [u8]) -> impl Iterator<Item = Datagram<'b>> {
+        let (av, rule) = (self.av, self.limits.ip_id);
+        let packets = bytes.chunks(self.segment.max(1) as usize).enumerate();
+        packets.filter_map(move |(n, bytes)| {
+            let id = if rule == IpIdRule::CountsFromZero { n as u16 } else { 0 };
+            Some(Datagram { ip: av.ip_header(id)?, source_port: av.source_port, bytes })
+        })
     }
 
     /// Packets with `header` bytes before `payload` bytes that still fit.

@@ -9,7 +9,7 @@ use crate::wire::{MAX_MESSAGE_BYTES, Operation, Packet, Place, Reth};
 /// The message that is arriving.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
-    message: Message,
+    pub(super) message: Message,
     /// The receive that a SEND is filling. On UC it stays for the next message if this one breaks off.
     pub(super) receive: Option<Taken>,
     /// A packet has arrived in RTR.
@@ -17,7 +17,7 @@ pub(super) struct Inbound {
 }
 
 #[derive(Debug, Default)]
-enum Message {
+pub(super) enum Message {
     /// Between messages.
     #[default]
     None,
@@ -164,7 +164,7 @@ impl Qp {
     }
 
     /// The whole target is checked at the first packet (IBTA 9.7.4.1.5); a WRITE of no bytes has none.
-    fn check_write(&self, cx: &Context<'_>, reth: &Reth) -> Result<(), Fault> {
+    pub(super) fn check_write(&self, cx: &Context<'_>, reth: &Reth) -> Result<(), Fault> {
         if !self.attrs.access.contains(Access::REMOTE_WRITE) || reth.dma_len > MAX_MESSAGE_BYTES {
             return Err(Fault::Invalid);
         }
@@ -176,7 +176,7 @@ impl Qp {
         checked.map_err(|_| Fault::Access)
     }
 
-    fn ensure_receive(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+    pub(super) fn ensure_receive(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
         if self.inbound.receive.is_none() {
             self.inbound.receive = self.take_receive(cx);
         }
@@ -184,7 +184,7 @@ impl Qp {
     }
 
     /// The scatter list that is being filled, and the domain it belongs to.
-    fn receive_list<'a>(&'a self, srqs: &'a SharedReceiveQueues) -> Option<(PdId, &'a [Sge])> {
+    pub(super) fn receive_list<'a>(&'a self, srqs: &'a SharedReceiveQueues) -> Option<(PdId, &'a [Sge])> {
         let taken = self.inbound.receive?;
         match self.init.srq {
             None => Some((self.init.pd, self.rq.sges(taken))),

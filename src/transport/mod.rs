@@ -16,6 +16,7 @@
 //! | `rc/answers` | READ responses, ACKs, NAKs |
 //! | `message` | placing SEND and WRITE payload, for RC and UC |
 //! | `uc`, `ud` | the unreliable services |
+//! | `local` | two queue pairs of one engine: one copy, no packets |
 //! | `burst` | super-packets under construction |
 //!
 //! Section numbers in comments are those of the InfiniBand Architecture Specification, volume 1.
@@ -30,6 +31,7 @@ mod error;
 mod event;
 mod finish;
 mod limits;
+mod local;
 mod message;
 mod modify;
 mod qp;

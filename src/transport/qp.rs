@@ -288,7 +288,7 @@ impl Qp {
     }
 
     /// The first packet in RTR says that the peer is ready, though its connection message may be lost (IBTA 11.6.3.1).
-    fn communication_established(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn communication_established(&mut self, cx: &mut Context<'_>) {
         if self.state() == QpState::Rtr && !self.inbound.established {
             self.inbound.established = true;
             cx.events.push_back(Event::CommEst(self.qpn));

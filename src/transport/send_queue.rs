@@ -1,7 +1,7 @@
 //! Send requests, from their post to their completion: a ring with its scatter lists and inline bytes beside it.
 
 use super::{Data, PostError, QpCapabilities, SendFlags, SendOp, SendRequest, UdAddress};
-use crate::memory::{AccessError, GatherList, Memory, PdId, Sge};
+use crate::memory::{AccessError, GatherList, Memory, PdId, Sge, Source};
 use crate::wire::Psn;
 
 /// One send request.
@@ -177,6 +177,16 @@ impl SendQueue {
         let count = self.entries.get(slot).map_or(0, |e| usize::from(e.sges));
         let first = slot * self.caps.max_send_sge as usize;
         self.sges.get(first..first + count).unwrap_or(&[])
+    }
+
+    /// `len` bytes of a request's data, from `offset` on, for a copy.
+    pub(super) fn source(&self, index: u64, offset: u32, len: u32, pd: PdId) -> Source<'_> {
+        let slot = self.slot(index);
+        if !self.entries.get(slot).is_some_and(|e| e.inline) {
+            return Source::Sges { pd, sges: self.sges(index), offset: offset.into() };
+        }
+        let first = slot * self.caps.max_inline_data as usize + offset as usize;
+        Source::Bytes(self.inline.get(first..first + len as usize).unwrap_or(&[]))
     }
 
     /// Appends `len` bytes of a request's data, from `offset` on, to `list`.

@@ -9,9 +9,9 @@ use crate::wire::{BTH_LEN, Bth, Datagram, Deth, HeaderBuf, Opcode, Operation, Pa
 /// Queue key of the general services QPs (IBTA 10.2.5).
 const GSI_QKEY: u32 = 0x8001_0000;
 /// In a request: use the QP's own queue key.
-const QKEY_OF_QP: u32 = 0x8000_0000;
+pub(super) const QKEY_OF_QP: u32 = 0x8000_0000;
 /// Bytes before the payload of a receive (IBTA 11.4.1.2).
-const GRH_BYTES: u64 = 40;
+pub(super) const GRH_BYTES: u64 = 40;
 
 impl Qp {
     /// Adds datagrams until the burst is full. A request completes when it is in a burst.
@@ -64,7 +64,7 @@ impl Qp {
         true
     }
 
-    fn ud_qkey(&self) -> u32 {
+    pub(super) fn ud_qkey(&self) -> u32 {
         match self.init.kind {
             QpType::Gsi => GSI_QKEY,
             _ => self.attrs.qkey,

@@ -208,7 +208,7 @@ impl Qp {
     }
 
     /// Moves `una` as far as `acked` allows and completes, in order, what lies behind it.
-    pub(super) fn rc_reap(&mut self, cx: &mut Context<'_>) {
+    pub(in crate::transport) fn rc_reap(&mut self, cx: &mut Context<'_>) {
         while self.sq.head() < self.req.begun {
             let Some(entry) = self.sq.get(self.sq.head()) else { break };
             let end = entry.end_psn();

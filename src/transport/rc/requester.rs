@@ -81,6 +81,16 @@ impl Requester {
         (self.retries_left, self.rnr_retries_left)
     }
 
+    /// Nothing is under way, waited for or to be sent again.
+    pub(in crate::transport) fn is_at_rest(&self) -> bool {
+        self.una == self.sent && self.next == self.sent && self.rnr_until.is_none() && self.recovering.is_none()
+    }
+
+    /// All that was sent has arrived; credit is not known any more.
+    pub(in crate::transport) fn arrived(&mut self) {
+        (self.una, self.acked, self.credit) = (self.sent, self.sent, None);
+    }
+
     /// PSNs under way.
     pub(super) fn outstanding(&self) -> u32 {
         self.next.minus(self.una.get()).get()
@@ -200,7 +210,7 @@ impl Qp {
     }
 
     /// Fixes the PSNs of a request that is about to begin, and notes a missing credit.
-    fn rc_begin(&mut self, limits: &TransportLimits) {
+    pub(in crate::transport) fn rc_begin(&mut self, limits: &TransportLimits) {
         if self.req.cursor != self.req.begun {
             return;
         }
@@ -226,7 +236,7 @@ impl Qp {
 
     /// Bytes from the request's start, and PSNs, that its next packet takes. A READ request takes the PSNs of its answer: a piece of
     /// the whole, cut at fixed places, so that asking again never straddles two pieces.
-    fn rc_next_piece(&self, entry: &SendEntry, limits: &TransportLimits) -> (u32, u32) {
+    pub(in crate::transport) fn rc_next_piece(&self, entry: &SendEntry, limits: &TransportLimits) -> (u32, u32) {
         let mtu = self.attrs.path_mtu;
         let start = self.req.offset * mtu.bytes();
         if !matches!(entry.op, SendOp::Read { .. }) {

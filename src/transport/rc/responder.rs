@@ -91,6 +91,16 @@ impl Responder {
         self.queries.reserve_exact(usize::from(depth).saturating_sub(self.queries.len()));
     }
 
+    /// Nothing is to be said.
+    pub(in crate::transport) fn is_at_rest(&self) -> bool {
+        self.owed == Owed::Nothing && !self.nak_sent && !self.queries.iter().any(|q| q.pending)
+    }
+
+    /// Whether the peer may have READs and atomics under way.
+    pub(in crate::transport) fn takes_queries(&self) -> bool {
+        self.depth > 0
+    }
+
     /// Says nothing any more.
     pub(in crate::transport) fn silence(&mut self) {
         self.owed = Owed::Nothing;
@@ -229,7 +239,7 @@ impl Qp {
     }
 
     /// A READ of no bytes checks no key (IBTA 9.7.4.1.5).
-    fn check_read(&self, cx: &Context<'_>, reth: &Reth) -> Result<(), Fault> {
+    pub(in crate::transport) fn check_read(&self, cx: &Context<'_>, reth: &Reth) -> Result<(), Fault> {
         if reth.dma_len == 0 {
             return Ok(());
         }
@@ -269,7 +279,7 @@ impl Qp {
         self.resp.queries.push_back(Query { psn, packets, msn: self.resp.msn, kind, pending: true, answered: false });
     }
 
-    fn rc_count_message(&mut self) {
+    pub(in crate::transport) fn rc_count_message(&mut self) {
         self.resp.msn = Psn::new(self.resp.msn + 1).get();
     }
 
