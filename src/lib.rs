@@ -15,7 +15,7 @@
 //! | 0 | [`counters`] | every number that a worker publishes, in one table; lock-free |
 //! | 1 | [`memory`] | protection domains, regions, keys, bounds; ways to reach a client's bytes |
 //! | 2 | [`transport`] | RC, UC and UD queue pairs, completion and shared receive queues |
-//! | 4 | `engine` | the device, still sans-I/O: joins all the above |
+//! | 4 | [`engine`] | the device, still sans-I/O: joins all the above |
 //! | 5 | [`io`] | packet backends behind one `Port` trait |
 //! | 5 | [`ipc`] | the shared-memory ABI, the attach protocol, and the Rust client |
 //! | 6 | [`control`] | what operators and controllers ask and are told: gRPC over a Unix socket |
@@ -31,6 +31,7 @@ pub mod cli;
 pub mod control;
 pub mod counters;
 pub mod decode;
+pub mod engine;
 pub mod io;
 pub mod ipc;
 pub mod memory;

@@ -1,0 +1,204 @@
+//! The device, still sans-I/O: joins memory, queue pairs, completion queues, timers and addresses.
+//!
+//! An [`Engine`] is one worker's: it shares nothing with others. Whoever drives it (the daemon's worker, the simulator, a
+//! fuzzer) reads the clock and moves the packets:
+//!
+//! 1. `handle_datagram` for each packet of a receive batch, `handle_timeout`, `post_send`, `post_recv`;
+//! 2. `poll_transmit` until it gives no burst: answers to the whole batch come out here, so many packets of one queue pair make one
+//!    ACK;
+//! 3. `poll_dirty_cq`, `poll_cq`, `poll_event`: what to tell the clients. Unreliable sends complete when they are in a burst,
+//!    so bursts leave before completions are shown;
+//! 4. sleep until `poll_timeout`.
+//!
+//! | file | what it is for |
+//! |---|---|
+//! | `objects` | queue pairs, completion queues, shared receive queues: made, looked at, removed; the end of a client |
+//! | `work` | posts and completions |
+//! | `receive` | which queue pair a packet is for, and whether it may come in |
+//! | `transmit` | whose turn it is to send; timers |
+//! | `local` | queue pairs of one engine: one copy, no packets |
+//! | `qpn`, `ready`, `wheel`, `clock` | numbers, turns, deadlines |
+//!
+//! In the steady state nothing allocates.
+
+mod clock;
+mod counters;
+mod error;
+mod local;
+mod objects;
+mod qpn;
+mod ready;
+mod receive;
+mod transmit;
+mod wheel;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+pub use clock::{PathClock, PathTimers};
+pub use counters::{DropReason, EngineCounters};
+pub use error::{ObjectError, QpError};
+pub use objects::Release;
+pub use qpn::{QpnTable, Worker};
+pub use ready::ReadyQueue;
+pub use wheel::TimerWheel;
+
+use crate::memory::Memory;
+use crate::time::Instant;
+use crate::transport::{BurstLimits, Completions, Context, Event, Qp, SharedReceiveQueues, TransportLimits};
+use core::net::IpAddr;
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// What an engine is made of.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The device's addresses: packets for others are dropped.
+    pub addresses: Vec<IpAddr>,
+    /// The partition table.
+    pub pkeys: Vec<u16>,
+    /// Which worker this is.
+    pub worker: Worker,
+    /// Makes the keys of memory regions unguessable.
+    pub key_secret: [u8; 32],
+    /// Chooses the first queue pair number: unguessable too, so that packets of an earlier run find nobody.
+    pub qpn_seed: u64,
+    /// How large a burst the port takes.
+    pub burst: BurstLimits,
+    /// How far a queue pair may go before it waits.
+    pub limits: TransportLimits,
+}
+
+/// One worker's RoCEv2 device. See the [room](self).
+pub struct Engine {
+    addresses: Vec<IpAddr>,
+    worker: Worker,
+    shared: Shared,
+    qps: Slab<Entry>,
+    numbers: QpnTable,
+    /// Slot of QP 1.
+    gsi: Option<u32>,
+    owners: objects::Owners,
+    ready: ReadyQueue,
+    timers: PathTimers,
+    counters: EngineCounters,
+    /// The latest time that the driver told.
+    now: Instant,
+    /// Packets between queue pairs of this engine, kept for its capacity.
+    looped: Vec<u8>,
+}
+
+/// A queue pair and whose it is. Boxed: a growing table moves pointers, not queue pairs.
+#[derive(Debug)]
+struct Entry {
+    owner: u64,
+    qp: Box<Qp>,
+}
+
+/// What all queue pairs work with.
+struct Shared {
+    memory: Memory,
+    completions: Completions,
+    srqs: SharedReceiveQueues,
+    events: VecDeque<Event>,
+    limits: TransportLimits,
+    pkeys: Vec<u16>,
+}
+
+impl Shared {
+    /// Lends everything to a queue pair whose path shows `now`.
+    fn context(&mut self, now: Instant) -> Context<'_> {
+        Context {
+            now,
+            memory: &mut self.memory,
+            completions: &mut self.completions,
+            srqs: &mut self.srqs,
+            events: &mut self.events,
+            limits: &self.limits,
+            pkeys: &self.pkeys,
+        }
+    }
+}
+
+impl Engine {
+    /// A device without objects.
+    pub fn new(config: EngineConfig, now: Instant) -> Self {
+        Self {
+            addresses: config.addresses.iter().map(IpAddr::to_canonical).collect(),
+            worker: config.worker,
+            shared: Shared {
+                memory: Memory::new(config.key_secret),
+                completions: Completions::new(),
+                srqs: SharedReceiveQueues::new(),
+                events: VecDeque::with_capacity(64),
+                limits: config.limits,
+                pkeys: config.pkeys,
+            },
+            qps: Slab::new(),
+            numbers: QpnTable::new(config.worker, config.qpn_seed),
+            gsi: None,
+            owners: objects::Owners::default(),
+            ready: ReadyQueue::default(),
+            timers: PathTimers::new(now),
+            counters: EngineCounters::default(),
+            now,
+            looped: Vec::with_capacity(config.burst.max_bytes as usize),
+        }
+    }
+
+    /// The device's addresses.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// Changes the device's addresses. Queue pairs keep theirs; packets for one that is gone are dropped.
+    pub fn set_addresses(&mut self, addresses: &[IpAddr]) {
+        self.addresses.clear();
+        self.addresses.extend(addresses.iter().map(IpAddr::to_canonical));
+    }
+
+    /// Which worker this is.
+    pub fn worker(&self) -> Worker {
+        self.worker
+    }
+
+    /// Regions, windows and protection domains.
+    pub fn memory(&self) -> &Memory {
+        &self.shared.memory
+    }
+
+    /// Regions, windows and protection domains, to be changed.
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.shared.memory
+    }
+
+    /// The completion queues.
+    pub fn completions(&self) -> &Completions {
+        &self.shared.completions
+    }
+
+    /// The shared receive queues.
+    pub fn srqs(&self) -> &SharedReceiveQueues {
+        &self.shared.srqs
+    }
+
+    /// The limits that hold for all queue pairs.
+    pub fn limits(&self) -> &TransportLimits {
+        &self.shared.limits
+    }
+
+    /// What it counted.
+    pub fn counters(&self) -> &EngineCounters {
+        &self.counters
+    }
+
+    /// The next asynchronous event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    fn is_ours(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+}

@@ -1,0 +1,61 @@
+//! Which queue pair a packet is for, and whether it may come in.
+
+use super::{DropReason, Engine, Entry};
+use crate::time::Instant;
+use crate::wire::icrc::{self, Verdict};
+use crate::wire::{Datagram, Ecn, Opcode, Packet, Qpn};
+
+impl Engine {
+    /// Takes a packet that a port received. Its answer comes out of `poll_transmit`, one for all packets handed in before.
+    ///
+    /// What is wrong with a packet is counted under its reason, and never answered, unless the transport has a NAK for it.
+    pub fn handle_datagram(&mut self, now: Instant, datagram: &Datagram<'_>) {
+        self.now = self.now.max(now);
+        self.counters.received_packets += 1;
+        self.counters.received_bytes += datagram.bytes.len() as u64;
+        self.counters.ecn_marked_packets += u64::from(datagram.ip.ecn() == Ecn::Ce);
+        self.take_datagram(now, datagram);
+    }
+
+    /// Takes a packet from a port or from ourselves.
+    pub(super) fn take_datagram(&mut self, now: Instant, datagram: &Datagram<'_>) {
+        if let Err(reason) = self.admit(now, datagram) {
+            self.counters.note_drop(reason);
+        }
+    }
+
+    fn admit(&mut self, now: Instant, datagram: &Datagram<'_>) -> Result<(), DropReason> {
+        let packet = Packet::new_checked(datagram.bytes).map_err(|_| DropReason::Malformed)?;
+        if !self.is_ours(datagram.ip.destination()) {
+            return Err(DropReason::NotOurs);
+        }
+        match icrc::verify(datagram, 0) {
+            Verdict::Good => {}
+            Verdict::GoodWithId(_) => self.counters.icrc_recovered_packets += 1,
+            Verdict::Bad => return Err(DropReason::Icrc),
+        }
+        if packet.opcode() == Opcode::CNP {
+            return self.take_cnp(packet.dest_qp(), datagram);
+        }
+        let slot = self.slot(packet.dest_qp()).ok_or(DropReason::UnknownQp)?;
+        let Entry { qp, .. } = self.qps.get_mut(slot as usize).ok_or(DropReason::UnknownQp)?;
+        let mut cx = self.shared.context(self.timers.clock.at(now));
+        let taken = qp.handle_packet(&mut cx, &packet, datagram);
+        self.timers.set(slot, qp.poll_timeout());
+        self.ready.push(slot);
+        taken.map_err(DropReason::Refused)
+    }
+
+    /// A congestion notification counts only if it comes from the peer of a connection: anybody can write a QPN.
+    fn take_cnp(&mut self, qpn: Qpn, datagram: &Datagram<'_>) -> Result<(), DropReason> {
+        let qp = self.qp(qpn).ok_or(DropReason::UnknownQp)?;
+        let from_peer = !qp.init().kind.is_datagram()
+            && qp.state().receives()
+            && qp.attributes().av.destination == datagram.ip.source();
+        if !from_peer {
+            return Err(DropReason::Cnp);
+        }
+        self.counters.cnps_received += 1;
+        Ok(())
+    }
+}
