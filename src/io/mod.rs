@@ -4,6 +4,7 @@
 mod arrival;
 mod bpf;
 mod ethtool;
+mod faults;
 mod lanes;
 pub mod link;
 mod mailbox;
@@ -11,6 +12,7 @@ pub mod namespace;
 mod open;
 mod outgoing;
 mod packet;
+mod pcap_tee;
 mod port;
 mod self_check;
 mod sender;
@@ -22,6 +24,8 @@ mod uring;
 #[cfg(test)]
 mod tests;
 
+pub use faults::{Blackout, FaultCounts, FaultRates, Faults};
 pub use open::{Gso, PortSettings, open};
+pub use pcap_tee::{PcapLink, PcapTee};
 pub use port::{Backend, Capabilities, Driver, Port, PortCounters, PortError, Refusal, RefusalReason, Steering};
 pub use socket_port::SocketPort;

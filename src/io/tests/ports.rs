@@ -1,178 +1,15 @@
-//! Every backend and driver, with real sockets over cables that the tests lay themselves.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-use core::net::IpAddr;
-use std::os::fd::BorrowedFd;
+//! Every backend by every driver.
 
 use etherparse::UdpHeader;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Socket, Type};
 
-use super::namespace::{End, Namespace, run_test};
-use super::{Backend, Driver, Gso, Port, PortError, PortSettings, RefusalReason, SocketPort, Steering, open};
-use crate::memory::Memory;
-use crate::transport::{AddressVector, Burst, BurstLimits, IpIdRule};
-use crate::wire::icrc::{Icrc, Verdict, verify};
-use crate::wire::{Bth, Ecn, HeaderBuf, IpHeader, Opcode, Packet, Psn, Qpn, UDP_LEN};
-
-/// What arrives is there in microseconds; what fails to arrive ends the test after this.
-const PATIENCE_MS: u16 = 5_000;
-const LANE: u16 = 0xc123;
-const MTU: u32 = 4200;
-/// RC SEND Middle: no extension headers.
-const SEND_MIDDLE: u8 = 1;
-
-const BACKENDS: [Backend; 2] = [Backend::Packet, Backend::Udp];
-const DRIVERS: [Driver; 2] = [Driver::Syscalls, Driver::IoUring];
-
-/// Two namespaces and a cable; the same addresses in every test.
-struct Cable {
-    a: Namespace,
-    b: Namespace,
-}
-
-const A4: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 18, 0, 1));
-const B4: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 18, 0, 2));
-const A6: IpAddr = IpAddr::V6(core::net::Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1));
-const B6: IpAddr = IpAddr::V6(core::net::Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2));
-
-impl Cable {
-    fn lay() -> Self {
-        let (a, b) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        Namespace::connect(
-            End { namespace: &a, name: "a0", addresses: &[(A4, 24), (A6, 64)] },
-            End { namespace: &b, name: "b0", addresses: &[(B4, 24), (B6, 64)] },
-            MTU,
-        )
-        .unwrap();
-        Self { a, b }
-    }
-
-    fn open_a(&self, settings: PortSettings) -> Result<SocketPort, PortError> {
-        let settings = PortSettings { interface: Some("a0".into()), addresses: vec![A4, A6], ..settings };
-        self.a.run(|| open(&settings)).unwrap()
-    }
-
-    fn open_b(&self, settings: PortSettings) -> Result<SocketPort, PortError> {
-        let settings = PortSettings { interface: Some("b0".into()), addresses: vec![B4, B6], ..settings };
-        self.b.run(|| open(&settings)).unwrap()
-    }
-
-    /// Sends from A's namespace: lanes are opened where the caller is.
-    fn send(&self, port: &mut SocketPort, bursts: &[Burst]) {
-        self.a.run(|| send_all(port, bursts)).unwrap();
-    }
-}
-
-fn settings(backend: Backend, driver: Driver) -> PortSettings {
-    PortSettings { backend: Some(backend), driver: Some(driver), ..PortSettings::default() }
-}
-
-fn flow(source: IpAddr, destination: IpAddr) -> AddressVector {
-    AddressVector { source, destination, source_port: LANE, traffic_class: 0, hop_limit: 64, flow_label: 0 }
-}
-
-/// A UD-less SEND of `payload` bytes to `qpn`, whose ICRC fits the IPv4 identification `id`.
-fn packet(flow: &AddressVector, qpn: u32, psn: u32, payload: usize, id: u16) -> Vec<u8> {
-    let headers = HeaderBuf::new(&Bth::new(Opcode::from_byte(SEND_MIDDLE), Qpn::new(qpn), Psn::new(psn)));
-    let mut bytes = headers.as_bytes().to_vec();
-    bytes.extend((0..payload).map(|i| (i as u32 * 7 + psn) as u8));
-    let mut ip = IpHeader::new(flow.source, flow.destination).unwrap();
-    if let IpHeader::V4(ip) = &mut ip {
-        ip.id = Some(id);
-    }
-    let udp_len = (bytes.len() + 4 + UDP_LEN) as u16;
-    let icrc = Icrc::start(&ip, flow.source_port, udp_len, &bytes).finish();
-    bytes.extend(icrc.to_le_bytes());
-    bytes
-}
-
-/// A burst of packets with PSNs from 0, for QP 0x10; the last is `last` payload bytes long.
-fn burst(limits: BurstLimits, flow: &AddressVector, packets: u32, payload: usize, last: usize) -> Burst {
-    let mut burst = Burst::new(limits);
-    for psn in 0..packets {
-        let payload = if psn + 1 == packets { last } else { payload };
-        let id = if limits.ip_id == IpIdRule::CountsFromZero { psn as u16 } else { 0 };
-        assert!(burst.push_raw(flow, &packet(flow, 0x10, psn, payload, id)));
-    }
-    burst
-}
-
-fn send_all(port: &mut SocketPort, bursts: &[Burst]) {
-    let memory = Memory::new([0; 32]);
-    let mut taken = 0;
-    while taken < bursts.len() {
-        taken += port.send(&bursts[taken..], &memory).unwrap();
-        if let Some(fd) = port.blocked_on() {
-            assert!(wait(fd, PollFlags::POLLOUT));
-        }
-    }
-}
-
-/// Waits for `fd`; io_uring's work may interrupt that.
-fn wait(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
-    loop {
-        match poll(&mut [PollFd::new(fd, events)], PollTimeout::from(PATIENCE_MS)) {
-            Err(Errno::EINTR) => {}
-            other => break other.unwrap() > 0,
-        }
-    }
-}
-
-/// A received packet, owned.
-#[derive(Debug)]
-struct Received {
-    ip: IpHeader,
-    source_port: u16,
-    bytes: Vec<u8>,
-    verdict: Verdict,
-}
-
-fn receive(port: &mut SocketPort, count: usize) -> Vec<Received> {
-    let mut received = Vec::new();
-    while received.len() < count {
-        assert!(
-            wait(port.readable(), PollFlags::POLLIN),
-            "{} of {count} packets came: {:?}",
-            received.len(),
-            port.counters()
-        );
-        port.receive(64, &mut |d| {
-            received.push(Received {
-                ip: d.ip,
-                source_port: d.source_port,
-                bytes: d.bytes.to_vec(),
-                verdict: verify(d, 0),
-            });
-        })
-        .unwrap();
-    }
-    received
-}
-
-fn is_empty(port: &mut SocketPort) -> bool {
-    port.receive(64, &mut |_| {}).unwrap() == 0
-}
-
-fn every_kind(test: &str, body: impl Fn(Backend, Driver)) {
-    run_test(&format!("io::tests::{test}"), || {
-        for driver in DRIVERS {
-            if let (Driver::IoUring, Some(reason)) = (driver, super::uring::obstacle()) {
-                println!("skipped: {driver}: {reason}");
-                continue;
-            }
-            for backend in BACKENDS {
-                println!("{backend} by {driver}");
-                body(backend, driver);
-            }
-        }
-    });
-}
+use super::*;
+use crate::io::{Gso, RefusalReason, Steering, packet as packet_sockets};
+use crate::wire::{Ecn, Packet};
 
 #[test]
 fn super_packets_arrive_whole_with_right_icrc() {
-    every_kind("super_packets_arrive_whole_with_right_icrc", |backend, driver| {
+    every_kind("ports::super_packets_arrive_whole_with_right_icrc", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(settings(backend, driver)).unwrap();
         let mut b = cable.open_b(settings(backend, driver)).unwrap();
@@ -203,7 +40,7 @@ fn super_packets_arrive_whole_with_right_icrc() {
 
 #[test]
 fn single_packets_have_identification_zero() {
-    every_kind("single_packets_have_identification_zero", |backend, driver| {
+    every_kind("ports::single_packets_have_identification_zero", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(PortSettings { gso: Gso::Off, ..settings(backend, driver) }).unwrap();
         let mut b = cable.open_b(settings(backend, driver)).unwrap();
@@ -221,7 +58,7 @@ fn single_packets_have_identification_zero() {
 
 #[test]
 fn tos_ttl_ecn_and_lane_are_those_of_the_flow() {
-    every_kind("tos_ttl_ecn_and_lane_are_those_of_the_flow", |backend, driver| {
+    every_kind("ports::tos_ttl_ecn_and_lane_are_those_of_the_flow", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(settings(backend, driver)).unwrap();
         let mut b = cable.open_b(settings(backend, driver)).unwrap();
@@ -253,7 +90,7 @@ fn tos_ttl_ecn_and_lane_are_those_of_the_flow() {
 
 #[test]
 fn a_packet_beyond_the_mtu_is_refused_as_such() {
-    every_kind("a_packet_beyond_the_mtu_is_refused_as_such", |backend, driver| {
+    every_kind("ports::a_packet_beyond_the_mtu_is_refused_as_such", |backend, driver| {
         let cable = Cable::lay();
         cable.a.set_mtu("a0", 1500).unwrap();
         let mut a = cable.open_a(settings(backend, driver)).unwrap();
@@ -282,7 +119,7 @@ fn a_packet_beyond_the_mtu_is_refused_as_such() {
 
 #[test]
 fn a_downed_interface_makes_the_destination_unreachable() {
-    every_kind("a_downed_interface_makes_the_destination_unreachable", |backend, driver| {
+    every_kind("ports::a_downed_interface_makes_the_destination_unreachable", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(settings(backend, driver)).unwrap();
         let limits = a.capabilities().burst;
@@ -305,7 +142,7 @@ fn a_downed_interface_makes_the_destination_unreachable() {
 
 #[test]
 fn a_taken_port_or_lane_is_named() {
-    every_kind("a_taken_port_or_lane_is_named", |backend, driver| {
+    every_kind("ports::a_taken_port_or_lane_is_named", |backend, driver| {
         let cable = Cable::lay();
         let mut first = cable.open_a(settings(backend, driver)).unwrap();
         let two = PortSettings { steering: Steering::new(0, 2).unwrap(), ..settings(backend, driver) };
@@ -329,7 +166,7 @@ fn a_taken_port_or_lane_is_named() {
 
 #[test]
 fn workers_get_the_queue_pairs_that_name_them() {
-    every_kind("workers_get_the_queue_pairs_that_name_them", |backend, driver| {
+    every_kind("ports::workers_get_the_queue_pairs_that_name_them", |backend, driver| {
         for count in [2, 3] {
             let cable = Cable::lay();
             let mut a = cable.open_a(settings(backend, driver)).unwrap();
@@ -367,7 +204,7 @@ fn workers_get_the_queue_pairs_that_name_them() {
 
 #[test]
 fn tagged_frames_are_received() {
-    every_kind("tagged_frames_are_received", |backend, driver| {
+    every_kind("ports::tagged_frames_are_received", |backend, driver| {
         let cable = Cable::lay();
         let mut b = cable.open_b(settings(backend, driver)).unwrap();
         let (a_mac, b_mac) = (mac(&cable.a, "a0"), mac(&cable.b, "b0"));
@@ -423,7 +260,7 @@ fn send_frame(namespace: &Namespace, interface: &str, frame: &[u8]) {
     namespace
         .run(|| {
             let socket = Socket::new_raw(Domain::PACKET, Type::RAW, None).unwrap();
-            super::packet::bind(&socket, nix::net::if_::if_nametoindex(interface).unwrap()).unwrap();
+            packet_sockets::bind(&socket, nix::net::if_::if_nametoindex(interface).unwrap()).unwrap();
             assert_eq!(socket.send(frame).unwrap(), frame.len());
         })
         .unwrap();
@@ -431,7 +268,7 @@ fn send_frame(namespace: &Namespace, interface: &str, frame: &[u8]) {
 
 #[test]
 fn addresses_change_while_the_port_is_open() {
-    every_kind("addresses_change_while_the_port_is_open", |backend, driver| {
+    every_kind("ports::addresses_change_while_the_port_is_open", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(settings(backend, driver)).unwrap();
         let limits = a.capabilities().burst;
@@ -454,7 +291,7 @@ fn addresses_change_while_the_port_is_open() {
 
 #[test]
 fn what_is_no_roce_packet_for_us_is_not_shown() {
-    every_kind("what_is_no_roce_packet_for_us_is_not_shown", |backend, driver| {
+    every_kind("ports::what_is_no_roce_packet_for_us_is_not_shown", |backend, driver| {
         let cable = Cable::lay();
         let mut b = cable.open_b(settings(backend, driver)).unwrap();
         let b_other = "198.18.0.3".parse().unwrap();
@@ -478,7 +315,7 @@ fn what_is_no_roce_packet_for_us_is_not_shown() {
 
 #[test]
 fn an_overflowing_receive_buffer_is_counted() {
-    every_kind("an_overflowing_receive_buffer_is_counted", |backend, driver| {
+    every_kind("ports::an_overflowing_receive_buffer_is_counted", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(settings(backend, driver)).unwrap();
         let small = PortSettings { receive_buffer_bytes: 128 << 10, ..settings(backend, driver) };
@@ -500,7 +337,7 @@ fn an_overflowing_receive_buffer_is_counted() {
 
 #[test]
 fn a_budget_is_kept_up_to_one_super_packet() {
-    every_kind("a_budget_is_kept_up_to_one_super_packet", |backend, driver| {
+    every_kind("ports::a_budget_is_kept_up_to_one_super_packet", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(settings(backend, driver)).unwrap();
         let mut b = cable.open_b(settings(backend, driver)).unwrap();
