@@ -6,6 +6,7 @@
 //! (libFuzzer's own finds are named by hash, and ignored by git).
 
 pub mod decode;
+pub mod engine;
 pub mod settings;
 pub mod wire;
 
@@ -13,4 +14,5 @@ pub mod wire;
 pub type Target = fn(&[u8]);
 
 /// Every target by name.
-pub const TARGETS: &[(&str, Target)] = &[("wire", wire::run), ("decode", decode::run), ("settings", settings::run)];
+pub const TARGETS: &[(&str, Target)] =
+    &[("wire", wire::run), ("decode", decode::run), ("settings", settings::run), ("engine", engine::run)];

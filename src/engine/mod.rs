@@ -33,9 +33,6 @@ mod transmit;
 mod wheel;
 mod work;
 
-#[cfg(test)]
-mod tests;
-
 pub use clock::{PathClock, PathTimers};
 pub use counters::{DropReason, EngineCounters};
 pub use error::{ObjectError, QpError};

@@ -1,10 +1,10 @@
 //! Objects and the end of a client.
 
-use super::pair::{CLIENT, Device, Pair};
-use crate::engine::{DropReason, ObjectError, QpError, Release};
-use crate::memory::Access;
-use crate::transport::{PostError, QpCapabilities, QpInit, QpType, RecvRequest, SendOp};
-use crate::wire::Qpn;
+use crate::pair::{CLIENT, Device, Pair};
+use holdfast::engine::{DropReason, ObjectError, QpError, Release};
+use holdfast::memory::Access;
+use holdfast::transport::{PostError, QpCapabilities, QpInit, QpType, RecvRequest, SendOp};
+use holdfast::wire::Qpn;
 
 #[test]
 fn what_is_in_use_cannot_be_destroyed() {
@@ -51,7 +51,7 @@ fn a_queue_pair_needs_objects_that_exist() {
     assert!(matches!(d.engine.create_qp(CLIENT, &gsi), Err(ObjectError::GsiTaken)));
     assert_eq!(d.engine.qp_count(), 1);
     d.engine.destroy_qp(Qpn::GSI).unwrap();
-    let nobody = d.engine.post_recv(crate::time::Instant::ZERO, Qpn::GSI, &RecvRequest { wr_id: 1, sges: &[] });
+    let nobody = d.engine.post_recv(holdfast::time::Instant::ZERO, Qpn::GSI, &RecvRequest { wr_id: 1, sges: &[] });
     assert_eq!(nobody, Err(QpError::<PostError>::Unknown(Qpn::GSI)));
 }
 
@@ -90,7 +90,7 @@ fn a_dead_client_leaves_nothing_and_its_peers_get_no_answer() {
     assert_eq!(pair.b.engine.memory().regions().count(), 0);
     assert!(pair.b.engine.memory_mut().deallocate_window(window).is_err());
     assert!(pair.b.engine.completions().contains(stranger));
-    assert_eq!(pair.b.engine.memory().usage(CLIENT), crate::memory::Usage::default());
+    assert_eq!(pair.b.engine.memory().usage(CLIENT), holdfast::memory::Usage::default());
 
     pair.b.engine.handle_datagram(pair.now, &frame.datagram());
     assert_eq!(pair.b.engine.counters().dropped(DropReason::UnknownQp), 1);
@@ -100,7 +100,7 @@ fn a_dead_client_leaves_nothing_and_its_peers_get_no_answer() {
 
 #[test]
 fn memory_that_cannot_be_reached_fails_its_queue_pairs_only() {
-    use crate::memory::{Backing, Process, ProcessMemory};
+    use holdfast::memory::{Backing, Process, ProcessMemory};
     let mut pair = Pair::new();
     let other = pair.b.engine.memory_mut().create_pd(CLIENT);
     // A child that exits at once: its memory is gone when the write is delivered.
@@ -121,8 +121,8 @@ fn memory_that_cannot_be_reached_fails_its_queue_pairs_only() {
     let (op, sge) = (SendOp::Write { va: 0, rkey: keys.rkey }, pair.a.sge(0, 5));
     pair.a.send(pair.now, pair.qpn_a, 1, op, sge);
     pair.exchange();
-    assert_eq!(pair.b.engine.qp(pair.qpn_b).unwrap().state(), crate::transport::QpState::Err);
-    assert_eq!(pair.b.engine.poll_event(), Some(crate::transport::Event::QpFatal(pair.qpn_b)));
+    assert_eq!(pair.b.engine.qp(pair.qpn_b).unwrap().state(), holdfast::transport::QpState::Err);
+    assert_eq!(pair.b.engine.poll_event(), Some(holdfast::transport::Event::QpFatal(pair.qpn_b)));
     assert!(pair.a.completions().is_empty(), "acknowledged though nothing was written");
     pair.b.engine.memory_mut().destroy_pd(other).unwrap();
 }

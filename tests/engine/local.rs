@@ -1,12 +1,12 @@
 //! Queue pairs of one engine.
 
-use super::pair::Device;
-use crate::time::{Duration, Instant};
-use crate::transport::{
+use crate::pair::Device;
+use holdfast::time::{Duration, Instant};
+use holdfast::transport::{
     AddressVector, Completion, Data, QpState, QpType, SendFlags, SendOp, SendRequest, UdAddress, WcFlags, WcOpcode,
     WcStatus,
 };
-use crate::wire::Qpn;
+use holdfast::wire::Qpn;
 
 const NOW: Instant = Instant::from_ns(1000);
 
@@ -103,7 +103,7 @@ fn what_the_peer_must_refuse_fails_as_over_the_wire() {
     type Wrong = (fn(u32) -> SendOp, WcStatus);
     let wrongs: [Wrong; 4] = [
         (|rkey| SendOp::Write { va: 0, rkey: !rkey }, WcStatus::RemoteAccess),
-        (|rkey| SendOp::Read { va: super::pair::MEMORY as u64 - 4, rkey }, WcStatus::RemoteAccess),
+        (|rkey| SendOp::Read { va: crate::pair::MEMORY as u64 - 4, rkey }, WcStatus::RemoteAccess),
         (|rkey| SendOp::FetchAdd { va: 4, rkey, add: 1 }, WcStatus::RemoteInvalidRequest),
         (|_| SendOp::Send, WcStatus::RemoteInvalidRequest),
     ];

@@ -1,9 +1,9 @@
 //! Turns, batches and timers.
 
-use super::pair::Pair;
-use crate::time::{Duration, Instant};
-use crate::transport::{Qp, QpType, SendOp, WcStatus};
-use crate::wire::Packet;
+use crate::pair::Pair;
+use holdfast::time::{Duration, Instant};
+use holdfast::transport::{Qp, QpType, SendOp, WcStatus};
+use holdfast::wire::Packet;
 use std::collections::HashMap;
 
 #[test]
@@ -39,7 +39,7 @@ fn queue_pairs_take_turns_of_one_burst() {
         pair.a.send(pair.now, qpn, 1, op, sge);
     }
     let bursts = pair.a.bursts(pair.now);
-    let whose = |burst: &[super::pair::Frame]| Packet::new_checked(&burst[0].bytes).unwrap().dest_qp();
+    let whose = |burst: &[crate::frames::Frame]| Packet::new_checked(&burst[0].bytes).unwrap().dest_qp();
     for round in bursts.chunks(4) {
         let turns: HashMap<_, usize> = round.iter().fold(HashMap::new(), |mut turns, burst| {
             *turns.entry(whose(burst)).or_default() += 1;

@@ -1,10 +1,11 @@
 //! What may come in, and what is counted when it may not.
 
-use super::pair::{Frame, Pair};
-use crate::engine::DropReason;
-use crate::transport::{QpType, Refusal, SendOp, WcStatus};
-use crate::wire::icrc::Icrc;
-use crate::wire::{BTH_LEN, Bth, Ecn, ICRC_LEN, IpHeader, Nak, Opcode, Packet, Psn, Qpn, Syndrome, build_cnp};
+use crate::frames::Frame;
+use crate::pair::Pair;
+use holdfast::engine::DropReason;
+use holdfast::transport::{QpType, Refusal, SendOp, WcStatus};
+use holdfast::wire::icrc::Icrc;
+use holdfast::wire::{BTH_LEN, Bth, Ecn, ICRC_LEN, IpHeader, Nak, Opcode, Packet, Psn, Qpn, Syndrome, build_cnp};
 
 /// A WRITE of 5 bytes from a to b, as a port would hand it over.
 fn good_write(pair: &mut Pair) -> Frame {
