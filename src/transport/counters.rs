@@ -188,3 +188,19 @@ impl QpCounters {
         reason
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_name_and_a_counter_of_its_own() {
+        let mut counters = QpCounters::default();
+        for (n, reason) in Refusal::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, n);
+            assert_eq!(Refusal::ALL.iter().filter(|r| r.name() == reason.name()).count(), 1);
+            counters.refuse(reason);
+            assert_eq!(counters.refused(reason), 1);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use crate::wire::PathMtu;
 use core::time::Duration;
 
-/// Limits that hold for every queue pair of a device.
+/// Limits that hold for every queue pair of a device, for all its life: where READs are cut must not move while one is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransportLimits {
     /// PSNs that a requester has under way at most: more would only fill, and overflow, the peer's socket buffer.

@@ -27,7 +27,7 @@ impl Qp {
         let (psn, syndrome) = match self.resp.owed {
             Owed::Later(at) if at > cx.now => return,
             Owed::Nothing => return,
-            Owed::Ack | Owed::Later(_) => (self.resp.expected.minus(1), Syndrome::Ack(self.rc_credit_code())),
+            Owed::Ack | Owed::Later(_) => (self.resp.expected.minus(1), self.rc_ack()),
             Owed::Nak(psn, syndrome) => (psn, syndrome),
         };
         if self.rc_push_ack(cx, burst, psn, syndrome) {
@@ -54,7 +54,7 @@ impl Qp {
         if !burst.fits(&self.attrs.av, WITH_AETH + 8, 0) {
             return false;
         }
-        let syndrome = Syndrome::Ack(self.rc_credit_code());
+        let syndrome = self.rc_ack();
         let mut headers = HeaderBuf::new(&self.bth(cx, Opcode::RC_ATOMIC_ACKNOWLEDGE, query.psn));
         headers.push_aeth(&Aeth { syndrome, msn: query.msn }).push_atomic_ack(original);
         let pushed = burst.push(cx.memory, &self.attrs.av, &headers, 0).is_ok();
@@ -122,7 +122,7 @@ impl Qp {
         let pad_count = pad_count(response.payload as usize);
         let mut headers = HeaderBuf::new(&Bth { pad_count, ..self.bth(cx, opcode, query.psn.plus(at)) });
         if response.place != Place::Middle {
-            let syndrome = Syndrome::Ack(self.rc_credit_code());
+            let syndrome = self.rc_ack();
             headers.push_aeth(&Aeth { syndrome, msn: query.msn });
         }
         let pushed = burst.push(cx.memory, &self.attrs.av, &headers, response.payload).is_ok();

@@ -4,15 +4,6 @@ use crate::time::Instant;
 use crate::transport::{Context, Qp, QpState, Refusal, SendOp, WcStatus};
 use crate::wire::{Aeth, Nak, Operation, Packet, Place, Psn, Syndrome};
 
-/// Credit code that means "no limit" (IBTA table 48).
-pub(super) const UNLIMITED: u8 = 0x1f;
-
-/// How many more messages a peer may have begun than it has completed, by credit code (IBTA table 48).
-pub(super) const CREDITS: [u16; 31] = [
-    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
-    8192, 12288, 16384, 24576, 32768,
-];
-
 impl Qp {
     /// Takes an answer. One to nothing that is under way is a ghost: of an earlier life of the QPN, or late.
     pub(in crate::transport) fn rc_handle_response(
@@ -38,8 +29,8 @@ impl Qp {
             Operation::AtomicAcknowledge => self.rc_handle_atomic_ack(cx, packet),
             _ => self.rc_handle_ack(cx, psn, aeth.ok_or(Refusal::BadResponse)?),
         };
-        if let Some(Aeth { syndrome: Syndrome::Ack(code), msn }) = aeth {
-            self.rc_note_credit(code, msn);
+        if let Some(Aeth { syndrome: syndrome @ Syndrome::Ack(_), msn }) = aeth {
+            self.rc_note_credit(syndrome, msn);
         }
         self.note_drained(cx);
         result
@@ -47,8 +38,8 @@ impl Qp {
 
     /// An ACK of what was acknowledged before: a sign of life, perhaps with new credit.
     fn rc_handle_repeated_ack(&mut self, cx: &mut Context<'_>, aeth: Option<Aeth>) -> Result<(), Refusal> {
-        let Some(Aeth { syndrome: Syndrome::Ack(code), msn }) = aeth else { return Err(Refusal::Ghost) };
-        self.rc_note_credit(code, msn);
+        let Some(Aeth { syndrome: syndrome @ Syndrome::Ack(_), msn }) = aeth else { return Err(Refusal::Ghost) };
+        self.rc_note_credit(syndrome, msn);
         if self.req.timer.is_some() {
             self.rc_restart_timer(cx.now);
         }
@@ -243,12 +234,12 @@ impl Qp {
     }
 
     /// Credit only grows (IBTA 9.7.7.2.3): an older ACK that comes late takes none away.
-    fn rc_note_credit(&mut self, code: u8, msn: u32) {
-        let Some(credits) = CREDITS.get(usize::from(code)) else {
+    fn rc_note_credit(&mut self, ack: Syndrome, msn: u32) {
+        let Some(credits) = ack.credits() else {
             self.req.credit = None;
             return;
         };
-        let limit = Psn::new(msn).plus(u32::from(*credits));
+        let limit = Psn::new(msn).plus(u32::from(credits));
         let grows = self.req.credit.is_none_or(|old| Psn::new(old).is_before(limit));
         if grows {
             self.req.credit = Some(limit.get());

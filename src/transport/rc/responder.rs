@@ -1,6 +1,5 @@
 //! The responder: requests of the peer (IBTA 9.7.4, 9.7.5.1).
 
-use super::completer::{CREDITS, UNLIMITED};
 use crate::memory::{Access, AtomicOp};
 use crate::time::Instant;
 use crate::transport::message::Fault;
@@ -395,14 +394,14 @@ impl Qp {
         }
     }
 
-    /// The code for the receives that wait: the largest that is not more. A shared queue promises nothing to anyone.
-    pub(super) fn rc_credit_code(&mut self) -> u8 {
+    /// An ACK with credit for the receives that wait. A shared queue promises nothing to anyone.
+    pub(super) fn rc_ack(&mut self) -> Syndrome {
         if self.init.srq.is_some() {
-            return UNLIMITED;
+            return Syndrome::Ack(Syndrome::NO_CREDIT_LIMIT);
         }
         // The one that a message is filling counts: its message is not in the MSN yet.
         let receives = self.rq.len() + u32::from(self.inbound.receive.is_some());
         self.resp.told_no_credit = receives == 0;
-        CREDITS.partition_point(|c| u32::from(*c) <= receives).saturating_sub(1) as u8
+        Syndrome::ack_with_credits(receives)
     }
 }

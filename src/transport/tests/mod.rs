@@ -10,3 +10,4 @@ mod pair;
 mod rc_traffic;
 mod scenario;
 mod services;
+mod strangers;
