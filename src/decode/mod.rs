@@ -1,5 +1,9 @@
 //! `holdfast decode`: what a capture file holds, packet by packet.
 //!
+//! In JSON, a packet is an object with `number`, `time_ns` (since 1970; absent where the file has no time), `src`, `dst`, `src_port`, `ecn`,
+//! `dscp`, `opcode` (its IBTA name), `dest_qp`, `psn`, `ack_req`, `payload_len` (without pad), `icrc_ok`, `bth`, and those of `deth`,
+//! `reth`, `atomic_eth`, `aeth`, `atomic_ack_eth`, `immdt`, `ieth` that the packet has. Numbers of 64 bits are strings, `"0x…"`.
+//!
 //! Aside of the house: knows [`wire`](crate::wire) only. Input is a stranger's: what is truncated, foreign or damaged is
 //! named and skipped.
 

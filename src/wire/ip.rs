@@ -58,7 +58,7 @@ pub struct Ipv4 {
     pub ttl: u8,
     /// Identification; `None` where the receiver does not see it (a UDP socket).
     pub id: Option<u16>,
-    /// Flags (3 bits) and fragment offset (13 bits).
+    /// Flags (3 bits) and fragment offset (13 bits). A UDP socket does not show them either; senders of RoCE set DF.
     pub flags_fragment: u16,
     /// Bytes of the header: 20, or more with options (which the ICRC does not cover, as in rxe).
     pub header_len: u8,

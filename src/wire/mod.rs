@@ -2,6 +2,21 @@
 //!
 //! Floor 0: never allocates, keeps no state, does no I/O. After a checked constructor has succeeded, no accessor panics.
 //!
+//! ```
+//! use holdfast::wire::{CNP_LEN, Datagram, IpHeader, Opcode, Packet, Qpn, build_cnp, icrc};
+//!
+//! // What a sender builds …
+//! let ip = IpHeader::new([198, 18, 0, 2].into(), [198, 18, 0, 3].into()).ok_or("one family")?;
+//! let bytes: [u8; CNP_LEN] = build_cnp(&ip, 0xc000, Qpn::new(0x11), 0xffff);
+//!
+//! // … a port receives (`frame` takes raw frames apart), and the ICRC decides.
+//! let datagram = Datagram { ip, source_port: 0xc000, bytes: &bytes };
+//! assert!(icrc::verify(&datagram, 0).is_good());
+//! let packet = Packet::new_checked(datagram.bytes)?;
+//! assert_eq!((packet.opcode(), packet.dest_qp()), (Opcode::CNP, Qpn::new(0x11)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Sources: InfiniBand Architecture Specification volume 1 (release 1.4+), chapter 9 (transport), annex A17 (RoCEv2).
 
 mod build;
