@@ -1,8 +1,8 @@
 //! What the ports carry raw: packets through each backend and driver over a veth pair, without RDMA and without ICRC.
 //!
-//! The yardstick of `wire_bw`. One thread sends, one receives, neither sleeps; the sender stays at most a window ahead, so
-//! nothing is lost. CPU is what the thread took for sends, and for receives that found something; on a veth pair the sender's
-//! includes what a receiving host's interrupts would take.
+//! The yardstick of `wire_bw`. One thread sends, at most a window ahead so that nothing is lost; one receives, and naps when
+//! there is nothing. CPU is what the sends took (on a veth pair with what a receiving host's interrupts would take), and all
+//! that the receiving thread took.
 //!
 //! ```text
 //! cargo bench --bench port [-- SECONDS]
@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::net::IpAddr;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 0, 2));
 const OVERHEAD_BYTES: usize = 16;
 /// How far the sender may be ahead, in bytes: well below the receive buffer.
 const WINDOW_BYTES: u64 = 1 << 20;
+/// Long enough for packets to gather, short enough not to let the window close.
+const NAP: Duration = Duration::from_micros(20);
 /// On a machine that is busy otherwise, threads wait long for their turn.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bursts offered in one send.
@@ -90,30 +93,29 @@ fn run(backend: Backend, driver: Driver, gso: Gso, payload: usize, duration: Dur
         gso,
         ..PortSettings::default()
     };
-    let (received, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (received, stop, ready) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(2));
     thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             b.enter().unwrap();
             let mut port = open(&settings("b0", B)).unwrap();
-            let mut busy = Duration::ZERO;
+            let before = cpu_time();
+            ready.wait();
             while !stop.load(Ordering::Acquire) {
-                let before = cpu_time();
                 let count = port.receive(256, &mut |datagram| {
                     std::hint::black_box(datagram.bytes);
                 });
                 match count.unwrap() {
-                    0 => thread::yield_now(),
-                    count => {
-                        busy += cpu_time() - before;
-                        received.fetch_add(count as u64, Ordering::AcqRel);
-                    }
+                    0 => thread::sleep(NAP),
+                    count => _ = received.fetch_add(count as u64, Ordering::AcqRel),
                 }
             }
-            (port.counters(), busy)
+            (port.counters(), cpu_time() - before)
         });
         let sender = scope.spawn(|| {
             a.enter().unwrap();
-            send(&mut open(&settings("a0", A)).unwrap(), payload, duration, &received)
+            let mut port = open(&settings("a0", A)).unwrap();
+            ready.wait();
+            send(&mut port, payload, duration, &received)
         });
         let (sent, elapsed, send_cpu) = sender.join().unwrap();
         stop.store(true, Ordering::Release);

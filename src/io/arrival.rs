@@ -225,3 +225,71 @@ fn identification(datagram: &Datagram<'_>, hint: u16) -> Option<u16> {
         Verdict::Bad => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+    use crate::wire::icrc::Icrc;
+
+    const SEGMENT: usize = 64;
+
+    /// Three packets of 64, 64 and 32 bytes whose ICRCs fit `ids`, and what a receiver sees of their identifications.
+    fn seen(first_id: Option<u16>, ids: [u16; 3], ids_count_up: bool, damage: Option<usize>) -> Vec<Option<u16>> {
+        let ip = |id| match IpHeader::new([198, 18, 0, 1].into(), [198, 18, 0, 2].into()) {
+            Some(IpHeader::V4(ip)) => IpHeader::V4(Ipv4 { id, ..ip }),
+            other => panic!("{other:?}"),
+        };
+        let mut payload = Vec::new();
+        for (id, len) in ids.into_iter().zip([SEGMENT, SEGMENT, SEGMENT / 2]) {
+            let covered = vec![id as u8; len - 4];
+            payload.extend(&covered);
+            payload.extend(Icrc::start(&ip(Some(id)), 0xc000, (len + 8) as u16, &covered).finish().to_le_bytes());
+        }
+        if let Some(at) = damage {
+            payload[at] ^= 1;
+        }
+        let arrival = Arrival { ip: ip(first_id), source_port: 0xc000, payload: &payload, segment_bytes: SEGMENT };
+        let mut seen = Vec::new();
+        let count = split(&arrival, ids_count_up, &mut |datagram| match datagram.ip {
+            IpHeader::V4(ip) => seen.push(ip.id),
+            IpHeader::V6(_) => panic!(),
+        });
+        assert_eq!(count, 3);
+        seen
+    }
+
+    #[test]
+    fn identifications_of_a_coalesced_receive() {
+        assert_eq!(seen(Some(7), [7, 8, 9], true, None), [Some(7), Some(8), Some(9)]);
+        assert_eq!(seen(Some(u16::MAX), [u16::MAX, 0, 1], true, None), [Some(u16::MAX), Some(0), Some(1)]);
+        assert_eq!(seen(Some(0), [0, 0, 0], true, None), [Some(0); 3], "single sends that GRO coalesced");
+        // A UDP socket sees none: the first stays unknown, lest it vouch for itself.
+        assert_eq!(seen(None, [0, 1, 2], true, None), [None, Some(1), Some(2)]);
+        assert_eq!(seen(None, [5, 5, 5], true, None), [None, Some(5), Some(5)]);
+        // Whatever does not fit is left to the ICRC.
+        assert_eq!(seen(Some(7), [7, 99, 9], true, None), [Some(7), None, None]);
+        assert_eq!(seen(Some(7), [7, 8, 9], true, Some(SEGMENT + 3)), [Some(7), None, None]);
+        assert_eq!(seen(Some(7), [7, 8, 9], false, None), [Some(7), None, None], "before Linux 6.10");
+    }
+
+    #[test]
+    fn a_segment_size_beyond_the_payload_is_one_packet() {
+        let ip = IpHeader::new([1, 1, 1, 1].into(), [2, 2, 2, 2].into()).unwrap();
+        for segment_bytes in [0, 10, 11] {
+            let arrival = Arrival { ip, source_port: 1, payload: &[0; 10], segment_bytes };
+            let mut lengths = Vec::new();
+            split(&arrival, true, &mut |datagram| lengths.push(datagram.bytes.len()));
+            assert_eq!(lengths, [10]);
+        }
+    }
+
+    #[test]
+    fn lying_vnet_headers_are_refused() {
+        assert_eq!(vnet(&[0; 9]).err(), Some(Drop::Truncated));
+        let header = |gso_type: u8| [0, gso_type, 0, 0, 1, 2, 0, 0, 0, 0, 9];
+        assert_eq!(vnet(&header(0)), Ok((&[9][..], 0)));
+        assert_eq!(vnet(&header(5 | 0x80)), Ok((&[9][..], usize::from(u16::from_ne_bytes([1, 2])))));
+        assert_eq!(vnet(&header(1)).err(), Some(Drop::Malformed), "TCP");
+    }
+}

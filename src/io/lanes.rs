@@ -85,3 +85,30 @@ fn open(lane: Lane, send_buffer_bytes: usize) -> io::Result<OwnedFd> {
     socket.bind(&SockAddr::from(address))?;
     Ok(socket.into())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::io::namespace::{Namespace, run_test};
+
+    #[test]
+    fn at_the_limit_the_lane_longest_unused_is_closed() {
+        run_test("io::lanes::tests::at_the_limit_the_lane_longest_unused_is_closed", || {
+            let namespace = Namespace::new().unwrap();
+            namespace
+                .run(|| {
+                    let mut lanes = Lanes::new(2, 1 << 16);
+                    let [a, b, c] = [0xc000, 0xc001, 0xc002].map(|source_port| Lane { is_ipv6: false, source_port });
+                    let first = lanes.socket(a).unwrap();
+                    lanes.socket(b).unwrap();
+                    assert_eq!(lanes.socket(a).unwrap(), first, "a lane in use stays open");
+                    lanes.socket(c).unwrap();
+                    assert_eq!([a, b, c].map(|lane| lanes.get(lane).is_some()), [true, false, true]);
+                    // The same port in the other family is another lane.
+                    lanes.socket(Lane { is_ipv6: true, ..c }).unwrap();
+                })
+                .unwrap();
+        });
+    }
+}

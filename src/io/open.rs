@@ -36,7 +36,7 @@ pub struct PortSettings {
     pub receive_buffer_bytes: usize,
     /// Send buffer in the kernel, for each lane. Without `CAP_NET_ADMIN` the sysctl `net.core.wmem_max` limits it.
     pub send_buffer_bytes: usize,
-    /// Messages taken from the kernel in one call, each 64 KiB of buffer.
+    /// Messages taken from the kernel in one call at most, each 64 KiB of address space; fewer while they are long.
     pub batch: usize,
     /// Lanes open at a time, each one file descriptor.
     pub max_lanes: usize,
@@ -55,7 +55,7 @@ impl Default for PortSettings {
             steering: Steering::ONLY,
             receive_buffer_bytes: 16 << 20,
             send_buffer_bytes: 4 << 20,
-            batch: 16,
+            batch: 32,
             max_lanes: 1024,
             busy_poll_us: None,
         }
@@ -140,17 +140,14 @@ pub fn open(settings: &PortSettings) -> Result<SocketPort, PortError> {
 
 /// The driver to use: see [`Driver`] for what was measured.
 fn driver(wanted: Option<Driver>, notes: &mut Vec<String>) -> Result<Driver, PortError> {
-    match wanted {
-        Some(Driver::IoUring) => match uring::obstacle() {
-            Some(reason) => Err(PortError::NoIoUring { reason }),
-            None => Ok(Driver::IoUring),
-        },
-        Some(Driver::Syscalls) => Ok(Driver::Syscalls),
-        None => {
-            notes.push("driver syscalls: measured best".to_owned());
-            Ok(Driver::Syscalls)
-        }
+    let obstacle = uring::obstacle();
+    match (wanted, obstacle) {
+        (Some(Driver::IoUring), Some(reason)) => return Err(PortError::NoIoUring { reason }),
+        (Some(driver), _) => return Ok(driver),
+        (None, Some(reason)) => notes.push(format!("driver syscalls: io_uring cannot be used: {reason}")),
+        (None, None) => notes.push("driver syscalls: io_uring could be used, but takes more CPU".to_owned()),
     }
+    Ok(Driver::Syscalls)
 }
 
 struct Opened {

@@ -87,11 +87,23 @@ impl fmt::Display for Backend {
 }
 
 /// How a port talks to the kernel.
+///
+/// Left to itself, a port uses plain system calls: they took less CPU everywhere. Measured by `benches/port.rs` on Linux 6.18,
+/// veth pair, two cores of a Xeon, ns a packet (a call carries many packets of a super-packet, so there is little to save;
+/// what io_uring adds is the bookkeeping of each request, and of the interruptions by which it delivers):
+///
+/// | payload, send | send: syscalls | send: io_uring | receive: syscalls | receive: io_uring |
+/// |---|---|---|---|---|
+/// | 1 KiB, super-packets | 72 | 73 | 104 | 125 |
+/// | 1 KiB, single | 1 630 | 1 980 | 650 | 1 580 |
+/// | 4 KiB, super-packets | 290 | 320 | 330 | 340 |
+/// | 4 KiB, single | 1 750 | 2 040 | 750 | 1 630 |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Driver {
-    /// `recvmmsg`, `sendmsg`, `sendmmsg`.
+    /// `recvmmsg` and `sendmmsg`.
     Syscalls,
-    /// io_uring.
+    /// Linked `SENDMSG` requests, all done when the send returns; one multishot `RECVMSG` with a ring of buffers. A worker
+    /// that polls learns without a system call that nothing has come.
     IoUring,
 }
 

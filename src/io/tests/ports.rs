@@ -4,7 +4,7 @@ use etherparse::UdpHeader;
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::io::{Gso, RefusalReason, Steering, packet as packet_sockets};
+use crate::io::{Capabilities, Gso, RefusalReason, Steering, packet as packet_sockets};
 use crate::wire::{Ecn, Packet};
 
 #[test]
@@ -43,7 +43,8 @@ fn single_packets_have_identification_zero() {
     every_kind("ports::single_packets_have_identification_zero", |backend, driver| {
         let cable = Cable::lay();
         let mut a = cable.open_a(PortSettings { gso: Gso::Off, ..settings(backend, driver) }).unwrap();
-        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        // More packets than buffers.
+        let mut b = cable.open_b(PortSettings { batch: 4, ..settings(backend, driver) }).unwrap();
         let limits = a.capabilities().burst;
         assert_eq!((limits.max_packets, limits.ip_id), (1, IpIdRule::AlwaysZero));
         let bursts: Vec<Burst> = (0..40).map(|_| burst(limits, &flow(A4, B4), 1, 1024, 1024)).collect();
@@ -352,5 +353,66 @@ fn a_budget_is_kept_up_to_one_super_packet() {
         assert_eq!(turns.iter().sum::<usize>(), 60);
         assert!(turns.iter().all(|shown| *shown <= 20), "{turns:?}");
         assert_eq!(b.receive(0, &mut |_| panic!("beyond the budget")).unwrap(), 0);
+    });
+}
+
+#[test]
+fn full_kernel_buffers_hold_bursts_back() {
+    every_kind("ports::full_kernel_buffers_hold_bursts_back", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(PortSettings { send_buffer_bytes: 32 << 10, ..settings(backend, driver) }).unwrap();
+        let limits = a.capabilities().burst;
+        // Until somebody answers for the address, the kernel keeps the packets.
+        let absent: IpAddr = "198.18.0.9".parse().unwrap();
+        let bursts: Vec<Burst> = (0..30).map(|_| burst(limits, &flow(A4, absent), 1, 2048, 2048)).collect();
+        let memory = Memory::new([0; 32]);
+        let taken = cable.a.run(|| a.send(&bursts, &memory).unwrap()).unwrap();
+        assert!(0 < taken && taken < bursts.len(), "{taken}");
+        assert_eq!((a.counters().backpressure, a.counters().sends), (1, taken as u64));
+        assert!(a.blocked_on().is_some());
+
+        cable.b.add_address("b0", absent, 24).unwrap();
+        let b_settings =
+            PortSettings { addresses: vec![absent], interface: Some("b0".into()), ..settings(backend, driver) };
+        let mut b = cable.b.run(|| open(&b_settings).unwrap()).unwrap();
+        // It asks for A's link-layer address, and so tells its own.
+        cable.b.run(|| send_all(&mut b, &[burst(limits, &flow(absent, A4), 1, 64, 64)])).unwrap();
+        assert!(wait(a.blocked_on().unwrap(), PollFlags::POLLOUT));
+        cable.send(&mut a, &bursts[taken..]);
+        assert_eq!(receive(&mut b, bursts.len()).len(), bursts.len());
+        assert_eq!(a.poll_refusal(), None);
+    });
+}
+
+#[test]
+fn a_port_says_what_it_is_and_why() {
+    run_test("io::tests::ports::a_port_says_what_it_is_and_why", || {
+        let cable = Cable::lay();
+        let open = |settings: PortSettings| {
+            let settings = PortSettings { addresses: vec![A4], ..settings };
+            cable.a.run(|| open(&settings)).unwrap()
+        };
+        let interface = || Some("a0".to_owned());
+        let port = open(PortSettings { interface: interface(), ..PortSettings::default() }).unwrap();
+        let Capabilities { backend, driver, header_visible, coalesced_receive, notes, .. } = port.capabilities();
+        assert_eq!(
+            (*backend, *driver, *header_visible, *coalesced_receive),
+            (Backend::Packet, Driver::Syscalls, true, true)
+        );
+        assert!(notes.iter().any(|note| note.contains("io_uring")), "{notes:?}");
+        drop(port);
+        let port = open(PortSettings::default()).unwrap();
+        assert_eq!(port.capabilities().backend, Backend::Udp);
+        assert!(
+            port.capabilities().notes.iter().any(|note| note.contains("no interface")),
+            "{:?}",
+            port.capabilities()
+        );
+        drop(port);
+
+        let nowhere = PortSettings { interface: Some("nosuchlink0".into()), ..PortSettings::default() };
+        assert!(matches!(open(nowhere), Err(PortError::UnknownInterface { name, .. }) if name == "nosuchlink0"));
+        let unnamed = PortSettings { backend: Some(Backend::Packet), ..PortSettings::default() };
+        assert!(matches!(open(unnamed), Err(PortError::NoInterface)));
     });
 }
