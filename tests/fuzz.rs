@@ -98,7 +98,7 @@ macro_rules! targets {
     };
 }
 
-targets!(wire, decode, settings, engine);
+targets!(wire, decode, settings, engine, ipc);
 
 #[test]
 fn no_target_is_forgotten() {

@@ -7,6 +7,7 @@
 
 pub mod decode;
 pub mod engine;
+pub mod ipc;
 pub mod settings;
 pub mod wire;
 
@@ -14,5 +15,10 @@ pub mod wire;
 pub type Target = fn(&[u8]);
 
 /// Every target by name.
-pub const TARGETS: &[(&str, Target)] =
-    &[("wire", wire::run), ("decode", decode::run), ("settings", settings::run), ("engine", engine::run)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("wire", wire::run),
+    ("decode", decode::run),
+    ("settings", settings::run),
+    ("engine", engine::run),
+    ("ipc", ipc::run),
+];

@@ -155,6 +155,11 @@ impl Engine {
         self.addresses.extend(addresses.iter().map(IpAddr::to_canonical));
     }
 
+    /// The partition table.
+    pub fn pkeys(&self) -> &[u16] {
+        &self.shared.pkeys
+    }
+
     /// Which worker this is.
     pub fn worker(&self) -> Worker {
         self.worker

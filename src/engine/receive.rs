@@ -3,7 +3,7 @@
 use super::{DropReason, Engine, Entry};
 use crate::time::Instant;
 use crate::wire::icrc::{self, Verdict};
-use crate::wire::{Datagram, Ecn, Opcode, Packet, Qpn};
+use crate::wire::{Datagram, Ecn, Opcode, Operation, Packet, Qpn};
 
 impl Engine {
     /// Takes a packet that a port received. Its answer comes out of `poll_transmit`, one for all packets handed in before.
@@ -15,6 +15,22 @@ impl Engine {
         self.counters.received_bytes += datagram.bytes.len() as u64;
         self.counters.ecn_marked_packets += u64::from(datagram.ip.ecn() == Ecn::Ce);
         self.take_datagram(now, datagram);
+    }
+
+    /// Whether a packet begins (or is) something that takes a receive, and its queue pair has none. Who posts for clients looks once
+    /// more what they have posted before it hands such a packet in: a receive that was posted before the peer sent must be found.
+    pub fn lacks_receive(&self, datagram: &Datagram<'_>) -> bool {
+        let &[opcode, _, _, _, _, a, b, c, ..] = datagram.bytes else { return false };
+        let takes = match Opcode::from_byte(opcode).operation() {
+            Some(Operation::Send { place, .. }) => place.starts(),
+            Some(Operation::Write { immediate, .. }) => immediate,
+            _ => false,
+        };
+        takes
+            && self.qp(Qpn::new(u32::from_be_bytes([0, a, b, c]))).is_some_and(|qp| match qp.init().srq {
+                Some(srq) => self.shared.srqs.is_empty(srq),
+                None => qp.waiting_receives() == 0,
+            })
     }
 
     /// Takes a packet from a port or from ourselves.

@@ -63,6 +63,9 @@ pub const MAX_INLINE: u32 = 1024;
 /// Slots that a work or completion queue can have.
 pub const MAX_DEPTH: u32 = 1 << 20;
 
+/// A GID index that stands for the first of our GIDs that is of the same IP version as the destination.
+pub const GID_BY_FAMILY: u8 = 0xff;
+
 /// Words of [`AttachArea::summary`].
 pub const SUMMARY_WORDS: usize = MAX_QUEUES as usize / (64 * 64);
 /// Words of [`AttachArea::leaves`].
@@ -260,7 +263,7 @@ pub struct RdmaTarget {
 /// | 0 | 16 | `gid` |
 /// | 16 | 4 | `qpn` |
 /// | 20 | 4 | `qkey` |
-/// | 24 | 4 | `flow_label` |
+/// | 24 | 4 | `flow` |
 /// | 28 | 2 | `source_port` |
 /// | 30 | 1 | `traffic_class` |
 /// | 31 | 1 | `hop_limit` |
@@ -273,8 +276,8 @@ pub struct DatagramTarget {
     pub qpn: u32,
     /// Q_Key; with its high bit set the QP's own is used.
     pub qkey: u32,
-    /// IPv6 flow label, 20 bits.
-    pub flow_label: u32,
+    /// Bits 0 to 19: IPv6 flow label. Bits 24 to 31: index of our own GID, or [`GID_BY_FAMILY`].
+    pub flow: u32,
     /// UDP source port, or 0 to let the daemon choose from the flow label or the two QPNs.
     pub source_port: u16,
     /// IP traffic class (TOS).
@@ -289,7 +292,7 @@ pub struct DatagramTarget {
 /// |---|---|---|
 /// | 0 | 8 | `address` |
 /// | 8 | 8 | `length` |
-/// | 16 | 4 | `window` |
+/// | 16 | 4 | `rkey` |
 /// | 20 | 4 | `lkey` |
 /// | 24 | 4 | `access` |
 #[repr(C)]
@@ -299,8 +302,8 @@ pub struct BindTarget {
     pub address: u64,
     /// Its length in bytes.
     pub length: u64,
-    /// The window's R_Key before the bind ([`SendWqe::immediate`] holds the one it shall have).
-    pub window: u32,
+    /// The R_Key that the window shall have: its upper 24 bits name the window, the lower 8 are free to choose.
+    pub rkey: u32,
     /// The region's local key.
     pub lkey: u32,
     /// `enum ibv_access_flags`.
@@ -441,14 +444,14 @@ const _: () = {
     assert!(size_of::<DatagramTarget>() == 32);
     assert!(offset_of!(DatagramTarget, qpn) == 16);
     assert!(offset_of!(DatagramTarget, qkey) == 20);
-    assert!(offset_of!(DatagramTarget, flow_label) == 24);
+    assert!(offset_of!(DatagramTarget, flow) == 24);
     assert!(offset_of!(DatagramTarget, source_port) == 28);
     assert!(offset_of!(DatagramTarget, traffic_class) == 30);
     assert!(offset_of!(DatagramTarget, hop_limit) == 31);
 
     assert!(size_of::<BindTarget>() == 32);
     assert!(offset_of!(BindTarget, length) == 8);
-    assert!(offset_of!(BindTarget, window) == 16);
+    assert!(offset_of!(BindTarget, rkey) == 16);
     assert!(offset_of!(BindTarget, lkey) == 20);
     assert!(offset_of!(BindTarget, access) == 24);
 

@@ -115,7 +115,7 @@ impl Area {
     }
 
     /// `count` 64-bit words at `offset`, if they lie inside.
-    fn words(&self, offset: usize, count: usize) -> Option<&[AtomicU64]> {
+    pub fn words(&self, offset: usize, count: usize) -> Option<&[AtomicU64]> {
         let end = offset.checked_add(count.checked_mul(8)?)?;
         if end > self.bytes || !offset.is_multiple_of(8) {
             return None;

@@ -75,7 +75,7 @@ pub struct PortAttributes {
 pub struct AddressVectorRecord {
     /// The peer's GID; `::ffff:a.b.c.d` for IPv4.
     pub gid: [u8; 16],
-    /// Our address, by its index in the GID table.
+    /// Our address, by its index in the GID table, or [`GID_BY_FAMILY`](crate::ipc::abi::GID_BY_FAMILY).
     pub gid_index: u8,
     /// IP traffic class (TOS).
     pub traffic_class: u8,

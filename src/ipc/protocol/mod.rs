@@ -18,6 +18,7 @@
 //! An address handle has no message: it is a value that travels in each work request.
 
 mod attributes;
+mod convert;
 mod hello;
 mod refusal;
 #[allow(unsafe_code)]
@@ -26,6 +27,8 @@ pub mod socket;
 pub use attributes::{
     AddressVectorRecord, DeviceAttributes, PortAttributes, PortState, QpAttributesRecord, QpCapabilitiesRecord,
 };
+pub use convert::InvalidAttribute;
+pub(in crate::ipc) use convert::source;
 pub use hello::{Hello, HelloAnswer, NotHello, Welcome};
 pub use refusal::{LimitKind, ObjectKind, Refusal};
 
@@ -102,8 +105,8 @@ pub enum Call {
     },
     /// → [`Reply::Done`]: nobody touches the memory any more.
     DeregisterMemory {
-        /// The region.
-        region: Handle,
+        /// The region's L_Key.
+        lkey: u32,
     },
     /// Makes a type 2 memory window → [`Reply::Window`]
     AllocateWindow {
@@ -112,8 +115,8 @@ pub enum Call {
     },
     /// → [`Reply::Done`]
     DeallocateWindow {
-        /// The window.
-        window: Handle,
+        /// The window's R_Key, as the last bind that was carried out has left it.
+        rkey: u32,
     },
     /// Makes a completion channel → [`Reply::Channel`]
     CreateChannel,
@@ -242,18 +245,14 @@ pub enum Reply {
     },
     /// A region.
     Region {
-        /// Its name.
-        region: Handle,
-        /// For the client's own work requests.
+        /// For the client's own work requests, and its name.
         lkey: u32,
         /// For its peers.
         rkey: u32,
     },
     /// A memory window.
     Window {
-        /// Its name.
-        window: Handle,
-        /// Its first key.
+        /// Its first key. The upper 24 bits are its name; each bind may choose the lower 8 anew.
         rkey: u32,
     },
     /// A completion channel: events are handles of CQs, 4 bytes each.
@@ -301,7 +300,7 @@ pub enum Reply {
     QueuePairModified {
         /// Its state (`enum ibv_qp_state`) as it is now.
         state: u8,
-        /// Requests that it had taken from its shared receive queue and that will never complete: they are free again.
+        /// Requests that were taken from its shared receive queue and will never complete: as many slots are the client's again.
         srq_returned: u32,
     },
     /// A queue pair's attributes.

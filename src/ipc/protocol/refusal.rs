@@ -51,6 +51,8 @@ pub enum LimitKind {
     QueueMemoryBytes,
     /// Bytes of all memory regions of a client.
     RegisteredBytes,
+    /// Queues and regions in shared memory of a client, each of which the daemon has to map.
+    Mappings,
 }
 
 impl core::fmt::Display for LimitKind {
@@ -62,6 +64,7 @@ impl core::fmt::Display for LimitKind {
             Self::InlineBytes => f.write_str("inline bytes in a work request"),
             Self::QueueMemoryBytes => f.write_str("bytes of queue memory"),
             Self::RegisteredBytes => f.write_str("bytes of registered memory"),
+            Self::Mappings => f.write_str("queues and memory regions that the daemon has to map"),
         }
     }
 }

@@ -80,6 +80,12 @@ impl CompletionRing<'_> {
         self.told.swap(1, Ordering::AcqRel) == 0
     }
 
+    /// Daemon: takes over what the client wished of the ring that this one replaces.
+    pub fn inherit(&self, old: &Self) {
+        self.told.store(old.told.load(Ordering::Acquire), Ordering::Relaxed);
+        self.arm.store(old.arm.swap(NONE, Ordering::AcqRel), Ordering::Release);
+    }
+
     /// Client: entry number `index`, if the daemon has written it.
     pub fn peek(&self, index: u32) -> Option<[u64; CQE_WORDS]> {
         let entry = self.entry(index)?;

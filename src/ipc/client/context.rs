@@ -1,0 +1,307 @@
+//! The connection to the daemon.
+
+use super::channel::CompletionChannel;
+use super::cq::CompletionQueue;
+use super::events::{AsyncEvent, EventReader};
+use super::memory::Pd;
+use super::retired::Retired;
+use super::wait::hung_up;
+use super::{DeviceAttributes, Error, PortAttributes};
+use crate::ipc::abi::{AttachArea, MAX_QUEUES, VERSION};
+use crate::ipc::protocol::{
+    Call, DEFAULT_SOCKET, Hello, HelloAnswer, Reply, Request, Response, SOCKET_VARIABLE, Welcome, decode, encode,
+    socket,
+};
+use crate::ipc::shm::{Area, Side};
+use crate::wire::Gid;
+use core::net::IpAddr;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, socket as new_socket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The oldest version of the attach protocol that this client speaks.
+const OLDEST_VERSION: u16 = 1;
+
+/// A device, opened: `ibv_context`. Cheap to clone; closed when the last object made of it is gone.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub(super) inner: Arc<Inner>,
+}
+
+/// What all objects of a context share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    connection: Mutex<Connection>,
+    area: Area,
+    doorbell: OwnedFd,
+    events: EventReader,
+    welcome: Welcome,
+    addresses: Vec<IpAddr>,
+    pub(super) retired: Retired,
+    /// Held while handles of work queues are given or taken back: what is known of the old owner of a handle is forgotten
+    /// before there is a new one.
+    pub(super) handles: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    next_id: u32,
+}
+
+/// Locks, also after a panic of another thread: what the locks of this module guard is consistent at each step.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Context {
+    /// Attaches to the daemon whose socket `HOLDFAST_SOCKET` names, or to the one in the usual place.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`], [`Error::NotPermitted`] and others, which say what to do.
+    pub fn open() -> Result<Self, Error> {
+        let path = std::env::var_os(SOCKET_VARIABLE).map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from);
+        Self::connect(path)
+    }
+
+    /// Attaches to the daemon that listens on this socket.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let socket = dial(path)?;
+        let hello = Hello { lowest: OLDEST_VERSION, highest: VERSION };
+        let send = |e| if is_hang_up(&e) { Error::DaemonGone } else { Error::system("greet holdfastd")(e) };
+        socket::send(&socket, &hello.encode(), &[], MsgFlags::empty()).map_err(send)?;
+        let answer = socket::receive(&socket, MsgFlags::empty()).map_err(Error::system("read holdfastd's greeting"))?;
+        if answer.bytes.is_empty() {
+            return Err(Error::DaemonGone);
+        }
+        let foreign = |_| Error::NotHoldfast { path: path.into() };
+        let welcome = match HelloAnswer::decode(&answer.bytes).map_err(foreign)? {
+            HelloAnswer::Welcome { welcome, .. } => *welcome,
+            HelloAnswer::Refused { reason, .. } => return Err(Error::NotAttached(reason)),
+        };
+        let [area, doorbell, events] =
+            <[OwnedFd; 3]>::try_from(answer.fds).map_err(|_| Error::NotHoldfast { path: path.into() })?;
+        Self::attach(socket, welcome, &area, doorbell, events)
+    }
+
+    fn attach(
+        socket: OwnedFd,
+        welcome: Welcome,
+        area: &OwnedFd,
+        doorbell: OwnedFd,
+        events: OwnedFd,
+    ) -> Result<Self, Error> {
+        let area = map(area, size_of::<AttachArea>())?;
+        let queues = welcome.device.max_qp.saturating_add(welcome.device.max_srq).min(MAX_QUEUES);
+        let mut inner = Inner {
+            connection: Mutex::new(Connection { socket, next_id: 0 }),
+            area,
+            doorbell,
+            events: EventReader::new(events),
+            addresses: Vec::new(),
+            retired: Retired::new(queues),
+            handles: Mutex::default(),
+            welcome,
+        };
+        for index in 0..inner.welcome.port.gid_count {
+            inner.addresses.push(inner.gid(index)?.address());
+        }
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The device's attributes, as they were when the context was opened. Its limits are this client's own.
+    pub fn device(&self) -> &DeviceAttributes {
+        &self.inner.welcome.device
+    }
+
+    /// The port's attributes as they are now.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn query_port(&self) -> Result<PortAttributes, Error> {
+        match self.inner.call(Call::QueryPort, &[])? {
+            (Reply::Port(port), _) => Ok(port),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Entry `index` of the GID table.
+    ///
+    /// # Errors
+    /// There is no such entry, or the daemon is gone.
+    pub fn query_gid(&self, index: u32) -> Result<Gid, Error> {
+        self.inner.gid(index)
+    }
+
+    /// Entry `index` of the P_Key table.
+    ///
+    /// # Errors
+    /// There is no such entry, or the daemon is gone.
+    pub fn query_pkey(&self, index: u16) -> Result<u16, Error> {
+        match self.inner.call(Call::QueryPkey { index }, &[])? {
+            (Reply::Pkey(pkey), _) => Ok(pkey),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The device's addresses, as they were when the context was opened: GID 0 first.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.inner.addresses
+    }
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// A limit, or the daemon is gone.
+    pub fn allocate_pd(&self) -> Result<Pd, Error> {
+        Pd::allocate_in(self)
+    }
+
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    /// A limit, or the daemon is gone.
+    pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
+        CompletionChannel::create(self)
+    }
+
+    /// Makes a completion queue for at least `entries` completions, whose events go to `channel`.
+    ///
+    /// # Errors
+    /// A limit, or the daemon is gone.
+    pub fn create_cq(&self, entries: u32, channel: Option<&CompletionChannel>) -> Result<CompletionQueue, Error> {
+        CompletionQueue::create(self, entries, channel)
+    }
+
+    /// The next asynchronous event; waits for it as long as `timeout` says, without one for ever. If the daemon goes, that is
+    /// [`EventKind::DeviceFatal`](super::EventKind::DeviceFatal).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>, Error> {
+        self.inner.events.next(timeout)
+    }
+
+    /// Asks the daemon for what no method asks for.
+    #[cfg(test)]
+    pub(in crate::ipc) fn inner_call(&self, call: Call) -> Result<Reply, Error> {
+        self.inner.call(call, &[]).map(|(reply, _)| reply)
+    }
+
+    /// A descriptor that is readable when [`next_event`](Self::next_event) has something.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.inner.events.as_fd()
+    }
+}
+
+impl Inner {
+    /// Asks the daemon and waits for its answer.
+    pub(super) fn call(&self, call: Call, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        let mut connection = lock(&self.connection);
+        let id = connection.next_id;
+        connection.next_id = id.wrapping_add(1);
+        let bytes = encode(&Request { id, call }).map_err(|_| Error::Unexpected("nothing"))?;
+        let gone = |action: &'static str| {
+            move |e: std::io::Error| if is_hang_up(&e) { Error::DaemonGone } else { Error::system(action)(e) }
+        };
+        socket::send(&connection.socket, &bytes, fds, MsgFlags::empty()).map_err(gone("ask holdfastd"))?;
+        let received = socket::receive(&connection.socket, MsgFlags::empty()).map_err(gone("hear holdfastd"))?;
+        if received.bytes.is_empty() {
+            return Err(Error::DaemonGone);
+        }
+        let response: Response = decode(&received.bytes).map_err(|_| Error::Unexpected("gibberish"))?;
+        if response.id != id {
+            return Err(Error::Unexpected("another request"));
+        }
+        Ok((response.result?, received.fds))
+    }
+
+    /// A call that only has to succeed. For drops, where nobody could be told more.
+    pub(super) fn call_quietly(&self, call: Call) {
+        let _ = self.call(call, &[]);
+    }
+
+    fn gid(&self, index: u32) -> Result<Gid, Error> {
+        match self.call(Call::QueryGid { index }, &[])? {
+            (Reply::Gid(gid), _) => Ok(Gid(gid)),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    pub(super) fn daemon_pid(&self) -> i32 {
+        self.welcome.daemon_pid
+    }
+
+    /// Tells the daemon that a queue has something new; wakes it if it sleeps.
+    pub(super) fn ring(&self, queue: u32) {
+        if self.area.bell().is_some_and(|bell| bell.ring(queue)) {
+            // The count of an eventfd does not overflow here: one write for each sleep of the daemon.
+            let _ = nix::unistd::write(&self.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether the daemon is still there, without waiting.
+    pub(super) fn is_alive(&self) -> bool {
+        let Ok(connection) = self.connection.try_lock() else { return true };
+        !hung_up(&connection.socket)
+    }
+}
+
+fn dial(path: &Path) -> Result<OwnedFd, Error> {
+    let address = UnixAddr::new(path).map_err(Error::errno_system("use this path as a socket's"))?;
+    let socket = new_socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(Error::errno_system("make a socket"))?;
+    loop {
+        return match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => Ok(socket),
+            Err(Errno::EINTR) => continue,
+            Err(Errno::ENOENT | Errno::ECONNREFUSED) => Err(Error::NotRunning { path: path.into() }),
+            Err(Errno::EACCES | Errno::EPERM) => Err(Error::NotPermitted { path: path.into() }),
+            Err(Errno::EPROTOTYPE) => Err(Error::NotHoldfast { path: path.into() }),
+            Err(errno) => Err(Error::errno_system("connect to holdfastd")(errno)),
+        };
+    }
+}
+
+fn is_hang_up(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset)
+}
+
+/// Maps an area that the daemon has made.
+pub(super) fn map(fd: &OwnedFd, bytes: usize) -> Result<Area, Error> {
+    Area::map(fd, bytes, Side::Client).map_err(Error::system("map the memory shared with holdfastd"))
+}
+
+/// The one descriptor that a reply brings.
+pub(super) fn single(fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
+    fds.into_iter().next().ok_or(Error::Unexpected("without the descriptor"))
+}
+
+/// A reply of the wrong kind.
+pub(super) fn unexpected(reply: &Reply) -> Error {
+    Error::Unexpected(match reply {
+        Reply::Done => "\"done\"",
+        Reply::Device(_) => "a device",
+        Reply::Port(_) => "a port",
+        Reply::Gid(_) => "a GID",
+        Reply::Pkey(_) => "a P_Key",
+        Reply::Pd { .. } => "a protection domain",
+        Reply::Region { .. } => "a memory region",
+        Reply::Window { .. } => "a memory window",
+        Reply::Channel { .. } => "a completion channel",
+        Reply::CompletionQueue { .. } => "a completion queue",
+        Reply::SharedReceiveQueue { .. } | Reply::SharedReceiveQueueState { .. } => "a shared receive queue",
+        Reply::QueuePair { .. } | Reply::QueuePairModified { .. } | Reply::QueuePairState { .. } => "a queue pair",
+    })
+}
