@@ -39,6 +39,25 @@ pub struct LinkPlan {
     pub doom: u32,
     /// The network doubles or reorders packets.
     pub shuffled: bool,
+    /// Both ends open and close memory windows to each other.
+    pub windows: bool,
+}
+
+/// A memory window of one end onto its target, through which the other end may reach it as through the region.
+struct Window {
+    key: u32,
+    offer: Offer,
+    /// The request that will open or close it.
+    wr_id: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Offer {
+    Closed,
+    Opening,
+    Open,
+    /// Nobody may use it any more.
+    Closing,
 }
 
 /// One queue pair of a connection.
@@ -52,6 +71,10 @@ pub struct End {
     pub receives: VecDeque<Receive>,
     target_iova: u64,
     rkey: u32,
+    lkey: u32,
+    window: Option<Window>,
+    /// In SQD.
+    paused: bool,
     lane: u16,
 }
 
@@ -63,6 +86,8 @@ pub struct Link {
     /// Something was done to it that makes requests fail.
     pub broken: Option<Instant>,
     next_wr: u64,
+    /// The first PSNs of its present life.
+    psns: Option<[Psn; 2]>,
 }
 
 impl Link {
@@ -82,6 +107,9 @@ impl Link {
                 receives: VecDeque::new(),
                 target_iova: rng.below(1 << 40) << 6,
                 rkey: 0,
+                lkey: 0,
+                window: None,
+                paused: false,
                 lane: 0xc000 | rng.below(0x4000) as u16,
             }
         };
@@ -93,7 +121,7 @@ impl Link {
         let stream =
             |from: usize| Stream::new(plan.nodes[from], plan.nodes[1 - from], targets[1 - from].clone(), service);
         let streams = [stream(0), stream(1)];
-        Self { plan, ends, streams, broken: None, next_wr: 1 }
+        Self { plan, ends, streams, broken: None, next_wr: 1, psns: None }
     }
 
     /// Creates the queue pairs and connects them.
@@ -101,7 +129,8 @@ impl Link {
         for side in 0..2 {
             let target = self.streams[1 - side].target.clone();
             let end = &mut self.ends[side];
-            end.rkey = nodes[end.node].register(target, end.target_iova, EVERYTHING).rkey;
+            let keys = nodes[end.node].register(target, end.target_iova, EVERYTHING);
+            (end.rkey, end.lkey) = (keys.rkey, keys.lkey);
             self.create(side, nodes);
         }
         self.connect(rng, nodes, now);
@@ -118,14 +147,23 @@ impl Link {
         let end = &mut self.ends[side];
         let node = &mut nodes[end.node];
         end.qpn = node.create_qp(self.plan.kind, caps, end.shared_receives);
+        end.paused = false;
     }
 
     /// Brings both queue pairs from RESET to RTS.
     fn connect(&mut self, rng: &mut Rng, nodes: &mut [Node], now: Instant) {
-        let mut psn = || Psn::new(if rng.permille(300) { 0xff_fff0 + rng.below(16) as u32 } else { rng.next() as u32 });
-        let psns = [psn(), psn()];
+        let psns = match self.psns {
+            None => [(); 2].map(|()| match rng.permille(300) {
+                true => Psn::new(0xff_fff0 + rng.below(16) as u32),
+                false => Psn::new(rng.next() as u32),
+            }),
+            // Far from those before: packets of the earlier life are still under way.
+            Some(old) => old.map(|psn| psn.plus((1 << 22) + rng.below(1 << 20) as u32)),
+        };
+        self.psns = Some(psns);
         let rc = self.plan.kind == QpType::Rc;
         for side in 0..2 {
+            self.renew_window(side, nodes);
             let (end, peer) = (&self.ends[side], &self.ends[1 - side]);
             let av = AddressVector::between(nodes[end.node].address, nodes[peer.node].address, end.lane);
             let attributes = QpAttributes {
@@ -155,6 +193,64 @@ impl Link {
                 engine.modify_qp(now, qpn, &QpAttributes { state, ..attributes }, mask).expect("transition");
             }
         }
+    }
+
+    /// A window serves the queue pair that it was bound for: a new connection takes a new one.
+    fn renew_window(&mut self, side: usize, nodes: &mut [Node]) {
+        let end = &mut self.ends[side];
+        let node = &mut nodes[end.node];
+        if let Some(old) = end.window.take() {
+            // A bind may have been carried out though its completion was flushed.
+            let memory = node.engine.memory_mut();
+            let gone = memory.deallocate_window(old.key).or_else(|_| memory.deallocate_window(next_key(old.key)));
+            gone.expect("our window");
+        }
+        if self.plan.windows {
+            let key = node.engine.memory_mut().allocate_window(node.pd).expect("a window");
+            end.window = Some(Window { key, offer: Offer::Closed, wr_id: 0 });
+        }
+    }
+
+    /// Stops a send queue (SQD), or lets it go on.
+    pub fn pause(&mut self, side: usize, pause: bool, nodes: &mut [Node], now: Instant) {
+        let end = &mut self.ends[side];
+        if self.broken.is_some() || end.paused == pause {
+            return;
+        }
+        let to = QpAttributes::to(if pause { QpState::Sqd } else { QpState::Rts });
+        nodes[end.node].engine.modify_qp(now, end.qpn, &to, AttrMask::STATE).expect("RTS to SQD and back");
+        end.paused = pause;
+    }
+
+    /// Takes a connection down without a flush (RESET), and connects it anew. What was posted may or may not have been done.
+    pub fn cut_off(
+        &mut self,
+        rng: &mut Rng,
+        nodes: &mut [Node],
+        now: Instant,
+        actual: &Memories,
+        images: &mut Images,
+    ) -> Result<(), String> {
+        for end in &mut self.ends {
+            let to = QpAttributes::to(QpState::Reset);
+            nodes[end.node].engine.modify_qp(now, end.qpn, &to, AttrMask::STATE).expect("to RESET from anywhere");
+            end.paused = false;
+        }
+        for side in 0..2 {
+            for request in &self.streams[side].requests {
+                self.ends[side].send_places.give(&request.local);
+            }
+            self.streams[side].settle(actual, images)?;
+            let end = &mut self.ends[side];
+            for receive in std::mem::take(&mut end.receives) {
+                let now = actual.gather(end.node, &receive.area);
+                scatter(&mut images[end.node], &receive.area, &now);
+                end.receive_places.give(&receive.area);
+            }
+        }
+        self.broken = None;
+        self.connect(rng, nodes, now);
+        Ok(())
     }
 
     /// Puts one queue pair, or both, into the error state.
@@ -206,6 +302,7 @@ impl Link {
                 let to = QpAttributes::to(QpState::Reset);
                 engine.modify_qp(now, end.qpn, &to, AttrMask::STATE).expect("to RESET from anywhere");
             }
+            self.ends[side].paused = false;
         }
         self.connect(rng, nodes, now);
         self.broken = None;
@@ -240,11 +337,44 @@ impl Link {
         now: Instant,
         images: &mut Images,
     ) -> Result<(), String> {
+        if self.broken.is_none() && self.tend_window(side, rng, nodes, now, images)? {
+            return Ok(());
+        }
         let (op, len) = self.choose(side, rng);
         let doomed = self.plan.kind == QpType::Rc && self.broken.is_none() && rng.permille(self.plan.doom);
         let signaled = doomed || rng.permille(700);
         let Some(place) = self.ends[side].send_places.take() else { return Ok(()) };
         self.post(side, Wish { op, len, signaled, doomed, place: Some(place) }, rng, nodes, now, images)
+    }
+
+    /// Opens or closes this side's window now and then; says whether it posted something for it.
+    fn tend_window(
+        &mut self,
+        side: usize,
+        rng: &mut Rng,
+        nodes: &mut [Node],
+        now: Instant,
+        images: &mut Images,
+    ) -> Result<bool, String> {
+        let idle = self.streams[1 - side].requests.is_empty();
+        let Some(window) = &mut self.ends[side].window else { return Ok(false) };
+        let op = match window.offer {
+            Offer::Closed if rng.permille(300) => Op::Bind,
+            // Nobody is using it.
+            Offer::Open if idle && rng.permille(100) => Op::LocalInvalidate,
+            _ => return Ok(false),
+        };
+        window.offer = if op == Op::Bind { Offer::Opening } else { Offer::Closing };
+        window.wr_id = self.next_wr;
+        let outstanding = self.streams[side].requests.len();
+        self.post(side, Wish { op, len: 0, signaled: true, doomed: false, place: None }, rng, nodes, now, images)?;
+        if self.streams[side].requests.len() == outstanding
+            && let Some(window) = &mut self.ends[side].window
+        {
+            // The queue was full.
+            window.offer = if op == Op::Bind { Offer::Closed } else { Offer::Open };
+        }
+        Ok(true)
     }
 
     /// Posts an empty signalled WRITE: its completion tells the fate of everything before it.
@@ -296,7 +426,19 @@ impl Link {
         now: Instant,
         images: &mut Images,
     ) -> Result<(), String> {
-        let peer = (self.ends[1 - side].rkey, self.ends[1 - side].target_iova);
+        let mut peer = (self.ends[1 - side].rkey, self.ends[1 - side].target_iova);
+        // Through the window, if one is open, and now and then closing it: behind a fence, or a READ that must be asked for again
+        // would find it closed.
+        let window = self.ends[1 - side].window.as_mut().filter(|w| w.offer == Offer::Open && !wish.doomed);
+        let mut invalidate = None;
+        if let Some(window) = window {
+            if wish.op == Op::Send && wish.place.is_some() && rng.permille(300) {
+                window.offer = Offer::Closing;
+                invalidate = Some(window.key);
+            } else if rng.permille(500) {
+                peer.0 = window.key;
+            }
+        }
         let target = self.streams[side].target.clone();
         let end = &mut self.ends[side];
         let node = &mut nodes[end.node];
@@ -315,12 +457,12 @@ impl Link {
             node.write(start, &data);
             images[end.node][start..start + data.len()].copy_from_slice(&data);
         }
-        let imm = (carries && room > 0 && rng.permille(300)).then(|| rng.next() as u32);
+        let imm = (carries && room > 0 && invalidate.is_none() && rng.permille(300)).then(|| rng.next() as u32);
         let mut request = Request {
             wr_id: self.next_wr,
             op: wish.op,
             imm,
-            invalidate: None,
+            invalidate,
             data,
             local,
             signaled: wish.signaled,
@@ -328,7 +470,17 @@ impl Link {
         };
         self.next_wr += 1;
         let va = |at: usize| peer.1 + (at - target.start) as u64;
-        let mut op = send_op(&request, peer.0, va);
+        let mut op = match (wish.op, &end.window) {
+            (Op::Bind, Some(window)) => SendOp::BindWindow {
+                rkey: next_key(window.key),
+                lkey: end.lkey,
+                va: end.target_iova,
+                length: self.streams[1 - side].target.len() as u64,
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            },
+            (Op::LocalInvalidate, Some(window)) => SendOp::LocalInvalidate(window.key),
+            _ => send_op(&request, peer.0, va),
+        };
         if wish.doomed {
             (op, request.doom) = doom(rng, op);
         }
@@ -336,7 +488,7 @@ impl Link {
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, wish.signaled);
         flags.set(SendFlags::INLINE, inline);
-        flags.set(SendFlags::FENCE, rng.permille(200));
+        flags.set(SendFlags::FENCE, invalidate.is_some() || rng.permille(200));
         flags.set(SendFlags::SOLICITED, rng.permille(100));
         let data = if inline { Data::Inline(&request.data) } else { Data::Sges(&sges) };
         let posted =
@@ -354,6 +506,9 @@ impl Link {
                 if self.streams[side].requests.len() >= self.plan.depth as usize =>
             {
                 self.ends[side].send_places.give(&request.local);
+                if let Some(window) = self.ends[1 - side].window.as_mut().filter(|_| invalidate.is_some()) {
+                    window.offer = Offer::Open;
+                }
                 Ok(())
             }
             Err(e) => {
@@ -391,7 +546,17 @@ impl Link {
             for r in &before[..done] {
                 self.ends[side].send_places.give(&r.local);
             }
+            let window = self.ends[side].window.as_mut();
+            if let Some(window) = window.filter(|w| w.wr_id == wc.wr_id && wc.status == WcStatus::Success) {
+                if window.offer == Offer::Opening {
+                    window.key = next_key(window.key);
+                }
+                window.offer = if window.offer == Offer::Opening { Offer::Open } else { Offer::Closed };
+            }
             return Ok(());
+        }
+        if let Some(window) = self.ends[side].window.as_mut().filter(|w| wc.invalidated == Some(w.key)) {
+            window.offer = Offer::Closed;
         }
         let end = &mut self.ends[side];
         let receive = if end.shared_receives {
@@ -417,6 +582,11 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// The key that a window gets with its next binding, as `ibv_inc_rkey(3)`.
+const fn next_key(key: u32) -> u32 {
+    key & !0xff | (key + 1) & 0xff
 }
 
 /// A request to be posted.
@@ -448,6 +618,7 @@ fn send_op(request: &Request, rkey: u32, va: impl Fn(usize) -> u64) -> SendOp {
         (Op::Read(at), _) => SendOp::Read { va: va(at), rkey },
         (Op::CompareSwap { at, compare, swap }, _) => SendOp::CompareSwap { va: va(at), rkey, compare, swap },
         (Op::FetchAdd { at, add }, _) => SendOp::FetchAdd { va: va(at), rkey, add },
+        (Op::Bind | Op::LocalInvalidate, _) => unreachable!("these are of the requester's own window"),
     }
 }
 

@@ -39,6 +39,10 @@ pub enum Op {
     CompareSwap { at: usize, compare: u64, swap: u64 },
     /// Fetch and add there.
     FetchAdd { at: usize, add: u64 },
+    /// Nothing to the peer's memory: opens a window of our own to it.
+    Bind,
+    /// Closes it.
+    LocalInvalidate,
 }
 
 /// A posted send request.
@@ -72,6 +76,8 @@ impl Request {
             Op::Read(_) => WcOpcode::RdmaRead,
             Op::CompareSwap { .. } => WcOpcode::CompareSwap,
             Op::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Op::Bind => WcOpcode::BindWindow,
+            Op::LocalInvalidate => WcOpcode::LocalInvalidate,
         }
     }
 
@@ -263,7 +269,7 @@ impl Stream {
                 }
                 scatter(&mut images[self.from], &request.local, &got);
             }
-            Op::Send | Op::Write(_) => {}
+            Op::Send | Op::Write(_) | Op::Bind | Op::LocalInvalidate => {}
         }
         if self.is_reliable() {
             request.apply(&mut images[self.to], 0);
@@ -365,7 +371,7 @@ impl Stream {
         }
         images[self.to][self.target.clone()].copy_from_slice(&now);
         for request in &pending {
-            if !matches!(request.op, Op::Send | Op::Write(_)) {
+            if matches!(request.op, Op::Read(_) | Op::CompareSwap { .. } | Op::FetchAdd { .. }) {
                 let now = actual.gather(self.from, &request.local);
                 scatter(&mut images[self.from], &request.local, &now);
             }

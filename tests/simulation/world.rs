@@ -69,6 +69,8 @@ struct Plan {
     actions: u32,
     /// Chance in a thousand that an action is to break a connection.
     kill: u32,
+    /// Chance in a thousand that an action is to stop a send queue, or let it go on.
+    pause: u32,
     pace: Duration,
 }
 
@@ -101,8 +103,9 @@ impl Plan {
             links,
             mailboxes: (0..mailboxes).map(|_| rng.below(nodes as u64) as usize).collect(),
             shared,
-            actions: rng.between(40, 250) as u32,
+            actions: rng.between(60, 700) as u32,
             kill: if rng.permille(250) { 10 } else { 0 },
+            pause: if rng.permille(200) { 50 } else { 0 },
             pace: Duration::from_micros(rng.between(1, 60)),
         }
     }
@@ -128,6 +131,7 @@ fn link_plan(rng: &mut Rng, nodes: usize, shared: &[bool], dooms: bool, shuffled
         inline: *rng.pick(&[0, 64, 512]),
         doom: if dooms { 40 } else { 0 },
         shuffled,
+        windows: kind == QpType::Rc && rng.permille(300),
     }
 }
 
@@ -273,6 +277,19 @@ impl World {
             }
             _ => {}
         }
+        if self.rng.permille(self.plan.pause) {
+            let pause = self.rng.permille(400);
+            self.links[link].pause(side, pause, &mut self.nodes, self.now);
+        }
+        let plan = &self.links[link].plan;
+        // A new UC connection would take what is still under way for the old one.
+        let can_be_cut = plan.kind == QpType::Rc && plan.shared_receives == [false; 2];
+        if can_be_cut && self.rng.permille(self.plan.kill / 5) {
+            self.poll_all()?;
+            let Self { rng, nodes, links, actual, images, now, .. } = self;
+            links[link].cut_off(rng, nodes, *now, actual, images).map_err(|e| format!("connection {link}: {e}"))?;
+            self.summary.repairs += 1;
+        }
         if self.rng.permille(self.plan.kill) {
             let sides = *self.rng.pick(&[&[0][..], &[1], &[0, 1]]);
             self.links[link].kill(sides, &mut self.nodes, self.now);
@@ -295,6 +312,9 @@ impl World {
     /// The network does no more harm: everything outstanding must come to its end.
     fn drain(&mut self) -> Result<(), String> {
         self.network.heal();
+        for link in &mut self.links {
+            (0..2).for_each(|side| link.pause(side, false, &mut self.nodes, self.now));
+        }
         loop {
             self.poll_all()?;
             let mut settled = self.datagrams.outstanding() == 0;
