@@ -21,7 +21,10 @@
 //! | 6 | [`control`] | what operators and controllers ask and are told: gRPC over a Unix socket |
 //! | 6 | [`metrics`] | Prometheus over HTTP |
 //! | 6 | [`settings`] | the TOML file, the command line over it, reload, and the log |
+//! | 7 | [`daemon`] | workers (port ↔ engine ↔ clients), and who looks after them |
 //! | 8 | [`cli`] | the `holdfast` command, one file a subcommand |
+//! | aside | [`perf`] | bandwidth, latency, and the stock pingpong programs' partner |
+//! | aside | [`demo`] | two daemons and verified traffic |
 //! | aside | [`decode`] | what a capture file holds; knows `wire` only |
 //!
 //! Floors 0 to 4 are *sans-I/O*: they take a [`time::Instant`] and events and give back packets, completions and the next
@@ -30,12 +33,15 @@
 pub mod cli;
 pub mod control;
 pub mod counters;
+pub mod daemon;
 pub mod decode;
+pub mod demo;
 pub mod engine;
 pub mod io;
 pub mod ipc;
 pub mod memory;
 pub mod metrics;
+pub mod perf;
 pub mod settings;
 pub mod time;
 pub mod transport;

@@ -1,3 +1,5 @@
-//! The daemon.
+//! The daemon: see [`holdfast::daemon`].
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    holdfast::daemon::main()
+}

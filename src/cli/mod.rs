@@ -4,8 +4,12 @@
 //! would panic there.
 
 mod ask;
+mod daemon;
 mod decode;
+mod demo;
 mod mr;
+mod perf;
+mod pingpong;
 mod qp;
 mod status;
 mod table;
@@ -40,6 +44,11 @@ enum Command {
     Mr(mr::Args),
     Top(top::Args),
     Decode(decode::Args),
+    Perf(perf::Args),
+    Pingpong(pingpong::Args),
+    Demo(demo::Args),
+    #[command(hide = true)]
+    Daemon(daemon::Args),
 }
 
 /// What a subcommand comes to. An error is printed and makes exit status 1.
@@ -53,6 +62,10 @@ pub fn main() -> ExitCode {
         Command::Mr(args) => args.run(),
         Command::Top(args) => args.run(),
         Command::Decode(args) => args.run(),
+        Command::Perf(args) => args.run(),
+        Command::Pingpong(args) => args.run(),
+        Command::Demo(args) => args.run(),
+        Command::Daemon(args) => return args.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

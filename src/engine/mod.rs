@@ -17,6 +17,7 @@
 //! | `receive` | which queue pair a packet is for, and whether it may come in |
 //! | `transmit` | whose turn it is to send; timers |
 //! | `local` | queue pairs of one engine: one copy, no packets |
+//! | `totals` | what all queue pairs counted |
 //! | `qpn`, `ready`, `wheel`, `clock` | numbers, turns, deadlines |
 //!
 //! In the steady state nothing allocates.
@@ -29,6 +30,7 @@ mod objects;
 mod qpn;
 mod ready;
 mod receive;
+mod totals;
 mod transmit;
 mod wheel;
 mod work;
@@ -43,7 +45,10 @@ pub use wheel::TimerWheel;
 
 use crate::memory::Memory;
 use crate::time::Instant;
-use crate::transport::{BurstLimits, Completions, Context, Event, Qp, SharedReceiveQueues, TransportLimits};
+use crate::transport::{
+    BurstLimits, Completions, Context, Event, Qp, QpCounters, SharedReceiveQueues, TransportLimits,
+};
+use crate::wire::PathMtu;
 use core::net::IpAddr;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -71,6 +76,7 @@ pub struct EngineConfig {
 pub struct Engine {
     addresses: Vec<IpAddr>,
     worker: Worker,
+    link_up: bool,
     shared: Shared,
     qps: Slab<Entry>,
     numbers: QpnTable,
@@ -80,6 +86,7 @@ pub struct Engine {
     ready: ReadyQueue,
     timers: PathTimers,
     counters: EngineCounters,
+    totals: totals::Totals,
     /// The latest time that the driver told.
     now: Instant,
     /// Packets between queue pairs of this engine, kept for its capacity.
@@ -91,6 +98,8 @@ pub struct Engine {
 struct Entry {
     owner: u64,
     qp: Box<Qp>,
+    /// What the totals know of its counters.
+    counted: QpCounters,
 }
 
 /// What all queue pairs work with.
@@ -124,6 +133,7 @@ impl Engine {
         Self {
             addresses: config.addresses.iter().map(IpAddr::to_canonical).collect(),
             worker: config.worker,
+            link_up: true,
             shared: Shared {
                 memory: Memory::new(config.key_secret),
                 completions: Completions::new(),
@@ -139,6 +149,7 @@ impl Engine {
             ready: ReadyQueue::default(),
             timers: PathTimers::new(now),
             counters: EngineCounters::default(),
+            totals: totals::Totals::default(),
             now,
             looped: Vec::with_capacity(config.burst.max_bytes as usize),
         }
@@ -188,6 +199,20 @@ impl Engine {
     /// The limits that hold for all queue pairs.
     pub fn limits(&self) -> &TransportLimits {
         &self.shared.limits
+    }
+
+    /// The link went up or down, or carries another path MTU: tells the clients by an event, and limits datagrams.
+    pub fn set_link(&mut self, is_up: bool, path_mtu: PathMtu) {
+        self.shared.limits.port_mtu = path_mtu;
+        if self.link_up != is_up {
+            self.link_up = is_up;
+            self.shared.events.push_back(if is_up { Event::PortActive } else { Event::PortErr });
+        }
+    }
+
+    /// Whether no queue pair has a send request that is not complete. Looks at all of them: for the end of the daemon.
+    pub fn is_quiet(&self) -> bool {
+        self.qps.iter().all(|(_, entry)| entry.qp.outstanding_sends() == 0)
     }
 
     /// What it counted.

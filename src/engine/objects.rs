@@ -3,7 +3,9 @@
 use super::{Engine, Entry, ObjectError, QpError};
 use crate::memory::PdId;
 use crate::time::Instant;
-use crate::transport::{AttrMask, CqId, ModifyError, Qp, QpAttributes, QpInit, QpState, QpType, SrqId, Wait};
+use crate::transport::{
+    AttrMask, CqId, ModifyError, Qp, QpAttributes, QpCounters, QpInit, QpState, QpType, SrqId, Wait,
+};
 use crate::wire::Qpn;
 
 /// Queue pairs of a dead client that go in one call.
@@ -134,7 +136,7 @@ impl Engine {
         if gsi {
             self.gsi = Some(key);
         }
-        self.qps.insert(Entry { owner, qp: Box::new(qp) });
+        self.qps.insert(Entry { owner, qp: Box::new(qp), counted: QpCounters::default() });
         self.ready.reserve(slot + 1);
         self.timers.reserve(slot + 1);
         Ok(qpn)
@@ -171,7 +173,9 @@ impl Engine {
     }
 
     fn remove_slot(&mut self, slot: u32) {
-        let Some(Entry { mut qp, .. }) = self.qps.try_remove(slot as usize) else { return };
+        let Some(mut entry) = self.qps.try_remove(slot as usize) else { return };
+        self.totals.retire(slot, &mut entry);
+        let Entry { mut qp, .. } = entry;
         let now = self.timers.clock.at(self.now);
         // Gives back what it holds of a shared receive queue. RESET can be reached from anywhere.
         let reset = qp.modify(&mut self.shared.context(now), &QpAttributes::to(QpState::Reset), AttrMask::STATE);

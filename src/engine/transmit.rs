@@ -41,6 +41,7 @@ impl Engine {
         let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return false };
         let poll = qp.poll_transmit(&mut self.shared.context(self.timers.clock.at(now)), burst);
         self.timers.set(slot, qp.poll_timeout());
+        self.totals.note(slot);
         if poll == Poll::Filled {
             self.ready.push(slot);
         }

@@ -1,5 +1,6 @@
 //! Attributes of the device, its port and a queue pair, in the numbers that verbs use.
 
+use crate::wire::PathMtu;
 use serde::{Deserialize, Serialize};
 
 /// What the device can do: the part of `ibv_device_attr` that means something here. Limits are this client's own.
@@ -68,6 +69,13 @@ pub struct PortAttributes {
     pub speed_mbps: u32,
     /// Bytes of the longest message.
     pub max_message_bytes: u32,
+}
+
+impl PortAttributes {
+    /// The largest path MTU that the link has room for.
+    pub fn active_path_mtu(&self) -> PathMtu {
+        PathMtu::from_verbs(self.active_mtu).unwrap_or(PathMtu::B256)
+    }
 }
 
 /// How packets reach a peer: what `ibv_ah_attr` says, as far as RoCEv2 has a use for it.

@@ -1,0 +1,232 @@
+//! One message under way: round trips.
+//!
+//! A WRITE is seen by the program whose memory it reaches when its last byte changes, so both programs look at memory: as
+//! perftest does. SENDs complete at the receiver. READs and atomics are round trips by themselves.
+
+use super::bandwidth::{compare, fill};
+use super::exchange::{Exchange, Line, Seen, unexpected};
+use super::link::{Buffer, Link, Message};
+use super::plan::{Operation, Stop};
+use super::{Pattern, PerfError};
+use crate::ipc::client::{SendOp, WcOpcode};
+use hdrhistogram::Histogram;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Round trips before those that count: caches, branch predictors and the daemon's polling warm up.
+const WARM_UP: u64 = 100;
+/// Looks at memory between two looks at the clock, or at the other side's words.
+const LOOKS: u32 = 4096;
+/// A message that does not come for so long is not coming.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Measures round trips of `size`, in nanoseconds. Gives back how many messages were sent, warm-up included.
+pub(super) fn measure(link: &mut Link, size: u32, samples: &mut Histogram<u64>) -> Result<(u64, Seen), PerfError> {
+    let mut seen = Seen::default();
+    let start = Instant::now();
+    let mut number = 0;
+    loop {
+        let begin = Instant::now();
+        round_trip(link, size, number, &mut seen)?;
+        let end = Instant::now();
+        number += 1;
+        if number > WARM_UP {
+            samples.saturating_record(u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX));
+        }
+        let is_over = match link.plan.stop {
+            Stop::After(limit) => end - start >= limit && number > WARM_UP,
+            Stop::Messages(n) => number >= n + WARM_UP,
+        };
+        if is_over {
+            return Ok((number, seen));
+        }
+    }
+}
+
+fn round_trip(link: &mut Link, size: u32, number: u64, seen: &mut Seen) -> Result<(), PerfError> {
+    let Some((address, rkey)) = link.peer.as_ref().map(|p| (p.address, p.rkey)) else { return Ok(()) };
+    let (out, into) = (link.offset(Buffer::Out, 0, 0), link.offset(Buffer::In, 0, 0));
+    let message = Message { qp: 0, number };
+    match link.plan.operation {
+        Operation::Write => {
+            write(link, size, number)?;
+            await_write(link, size, number, || Ok(false))?;
+            collect(link, 1, &[WcOpcode::RdmaWrite])?;
+            verify(link, size, number, seen);
+        }
+        Operation::Send => {
+            link.post_receive(Message { qp: 0, number: 0 }, size)?;
+            send(link, size, number)?;
+            collect(link, 2, &[WcOpcode::Send, WcOpcode::Recv])?;
+            verify(link, size, number, seen);
+        }
+        Operation::Read => {
+            link.post(message, SendOp::Read { va: address + out, rkey }, into, size, true)?;
+            collect(link, 1, &[WcOpcode::RdmaRead])?;
+            if link.plan.verify {
+                compare(link, into, size, Pattern::of(0, 0), seen);
+            }
+        }
+        Operation::Atomic => {
+            link.post(message, SendOp::FetchAdd { va: address + into, rkey, add: 1 }, into, 8, true)?;
+            collect(link, 1, &[WcOpcode::FetchAdd])?;
+            let mut former = [0; 8];
+            let is_right = link.memory.read(into, &mut former) && u64::from_ne_bytes(former) == number;
+            if link.plan.verify {
+                seen.verified_bytes += 8;
+                seen.wrong_bytes += if is_right { 0 } else { 8 };
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Answers round trips of `size` until the other side is done.
+pub(super) fn answer(link: &mut Link, size: u32, exchange: &mut Exchange) -> Result<Seen, PerfError> {
+    let mut seen = Seen::default();
+    let mut number = 0;
+    loop {
+        let came = match link.plan.operation {
+            Operation::Write => await_write(link, size, number, || exchange.is_waiting())?,
+            Operation::Send => await_send(link, exchange)?,
+            Operation::Read | Operation::Atomic => false,
+        };
+        if !came {
+            return match exchange.hear()? {
+                Line::Done(_) => Ok(Seen { messages: number, ..seen }),
+                other => Err(unexpected(&other)),
+            };
+        }
+        verify(link, size, number, &mut seen);
+        match link.plan.operation {
+            Operation::Write => {
+                write(link, size, number)?;
+                collect(link, 1, &[WcOpcode::RdmaWrite])?;
+            }
+            _ => {
+                link.post_receive(Message { qp: 0, number: 0 }, size)?;
+                send(link, size, number)?;
+                collect(link, 1, &[WcOpcode::Send])?;
+            }
+        }
+        number += 1;
+    }
+}
+
+/// Makes the answering side ready.
+pub(super) fn prepare_to_answer(link: &Link, size: u32) -> Result<(), PerfError> {
+    let into = link.offset(Buffer::In, 0, 0);
+    match link.plan.operation {
+        Operation::Send => link.post_receive(Message { qp: 0, number: 0 }, size)?,
+        Operation::Read => fill(link, link.offset(Buffer::Out, 0, 0), size, Pattern::of(0, 0)),
+        // The slot lies inside by construction.
+        Operation::Write | Operation::Atomic => drop(link.memory.write(into, &vec![0; size as usize])),
+    }
+    Ok(())
+}
+
+/// Makes the measuring side ready: what the last size left is no message of this one.
+pub(super) fn prepare_to_measure(link: &Link, size: u32) {
+    // The slot lies inside by construction.
+    let _ = link.memory.write(link.offset(Buffer::In, 0, 0), &vec![0; size as usize]);
+}
+
+/// The last byte of message `number`: never that of the one before, never zero.
+const fn mark(number: u64) -> u8 {
+    (number % 255) as u8 + 1
+}
+
+fn lay_out(link: &Link, size: u32, number: u64) {
+    let out = link.offset(Buffer::Out, 0, 0);
+    if link.plan.verify {
+        fill(link, out, size, Pattern::of(0, number));
+    }
+    // The slot lies inside by construction.
+    let _ = link.memory.write(out + u64::from(size) - 1, &[mark(number)]);
+}
+
+fn verify(link: &Link, size: u32, number: u64, seen: &mut Seen) {
+    if link.plan.verify {
+        let into = link.offset(Buffer::In, 0, 0);
+        compare(link, into, size - 1, Pattern::of(0, number), seen);
+        let mut last = [0];
+        seen.verified_bytes += 1;
+        let is_right = link.memory.read(into + u64::from(size) - 1, &mut last) && last == [mark(number)];
+        seen.wrong_bytes += u64::from(!is_right);
+    }
+}
+
+fn write(link: &Link, size: u32, number: u64) -> Result<(), PerfError> {
+    let Some((address, rkey)) = link.peer.as_ref().map(|p| (p.address, p.rkey)) else { return Ok(()) };
+    lay_out(link, size, number);
+    let va = address + link.offset(Buffer::In, 0, 0);
+    link.post(Message { qp: 0, number }, SendOp::Write { va, rkey }, link.offset(Buffer::Out, 0, 0), size, true)
+}
+
+fn send(link: &Link, size: u32, number: u64) -> Result<(), PerfError> {
+    lay_out(link, size, number);
+    link.post(Message { qp: 0, number }, SendOp::Send, link.offset(Buffer::Out, 0, 0), size, true)
+}
+
+/// Looks at memory until message `number` has arrived; false if `stop` said so meanwhile.
+fn await_write(
+    link: &mut Link,
+    size: u32,
+    number: u64,
+    mut stop: impl FnMut() -> Result<bool, PerfError>,
+) -> Result<bool, PerfError> {
+    let last = link.offset(Buffer::In, 0, 0) + u64::from(size) - 1;
+    let shift = (last % 8) * 8;
+    let start = Instant::now();
+    loop {
+        for _ in 0..LOOKS {
+            let word = link.memory.atomic(last - last % 8).map_or(0, |w| w.load(Ordering::Acquire));
+            if (u64::from_le(word) >> shift) as u8 == mark(number) {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        // Where processors are few, the daemon needs this one.
+        std::thread::yield_now();
+        if stop()? {
+            return Ok(false);
+        }
+        // Completions in error must end the wait.
+        link.poll(|_, _| Ok(()))?;
+        if start.elapsed() > PATIENCE {
+            return Err(PerfError::Stalled { seconds: PATIENCE.as_secs() });
+        }
+    }
+}
+
+fn await_send(link: &mut Link, exchange: &mut Exchange) -> Result<bool, PerfError> {
+    let start = Instant::now();
+    loop {
+        let mut came = false;
+        link.wait(Duration::from_millis(5), |_, completion| {
+            came |= completion.opcode == WcOpcode::Recv;
+            Ok(())
+        })?;
+        if came {
+            return Ok(true);
+        }
+        if exchange.is_waiting()? {
+            return Ok(false);
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(PerfError::Stalled { seconds: PATIENCE.as_secs() });
+        }
+    }
+}
+
+/// Waits for `n` completions of these kinds.
+fn collect(link: &mut Link, n: usize, kinds: &[WcOpcode]) -> Result<(), PerfError> {
+    let mut got = 0;
+    while got < n {
+        link.wait_patiently(|_, completion| {
+            got += usize::from(kinds.contains(&completion.opcode));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

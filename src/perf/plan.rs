@@ -1,0 +1,256 @@
+//! What is to be measured, and whether that makes sense.
+
+use crate::ipc::client::QpType;
+use crate::wire::PathMtu;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What the messages are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// SEND.
+    Send,
+    /// FETCH AND ADD of 8 bytes.
+    Atomic,
+}
+
+impl Operation {
+    /// As tables call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "WRITE",
+            Self::Read => "READ",
+            Self::Send => "SEND",
+            Self::Atomic => "FETCH_ADD",
+        }
+    }
+}
+
+/// What is measured of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// How many a second, many under way.
+    Bandwidth,
+    /// How long one takes, one under way.
+    Latency,
+}
+
+/// The service that carries them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+}
+
+impl Transport {
+    /// The queue pair's type.
+    pub const fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc => QpType::Rc,
+            Self::Uc => QpType::Uc,
+        }
+    }
+}
+
+/// When a size has been measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// After this time.
+    After(Duration),
+    /// After so many messages.
+    Messages(u64),
+}
+
+/// A measurement.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// What the messages are.
+    pub operation: Operation,
+    /// What is measured of them.
+    pub measure: Measure,
+    /// What carries them.
+    pub transport: Transport,
+    /// Message sizes in bytes, each measured on its own.
+    pub sizes: Vec<u32>,
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+    /// Queue pairs side by side (bandwidth).
+    pub queue_pairs: u32,
+    /// Messages under way on each queue pair (bandwidth).
+    pub depth: u32,
+    /// When to stop each size.
+    pub stop: Stop,
+    /// Compare every byte.
+    pub verify: bool,
+    /// Never sleep while waiting.
+    pub spin: bool,
+    /// Messages up to so many bytes go inline.
+    pub inline_bytes: u32,
+    /// ACK timeout exponent of the queue pairs.
+    pub timeout: u8,
+    /// Their retry count.
+    pub retry_count: u8,
+}
+
+/// Why a plan makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A size is out of range.
+    #[error("a message of {0} bytes: allowed are 1 byte to {max}", max = Plan::MAX_MESSAGE_BYTES)]
+    Size(u32),
+    /// No sizes.
+    #[error("no message size is given")]
+    NoSize,
+    /// An atomic of other than 8 bytes.
+    #[error("atomics have 8 bytes, not {0}")]
+    AtomicSize(u32),
+    /// Queue pairs or depth out of range.
+    #[error("{what} {value}: allowed are 1 to {max}")]
+    OutOfRange {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: u32,
+        /// The largest allowed.
+        max: u32,
+    },
+    /// UC has no READs and atomics.
+    #[error("{0} needs a reliable connection: leave --transport at rc")]
+    NotOnUc(&'static str),
+    /// All buffers together are too large.
+    #[error("{bytes} bytes of buffers: at most {max} are allowed; take a smaller --size, --depth or --qps", max = Plan::MAX_BUFFER_BYTES)]
+    Buffers {
+        /// What it would take.
+        bytes: u64,
+    },
+    /// A latency test of UC could wait for ever on a lost message.
+    #[error("latency over UC is not measured: a lost message would be waited for in vain")]
+    LatencyOnUc,
+}
+
+impl Plan {
+    /// The largest message: 64 MiB fill any pipe.
+    pub const MAX_MESSAGE_BYTES: u32 = 64 << 20;
+    /// All message buffers of one side together.
+    pub const MAX_BUFFER_BYTES: u64 = 4 << 30;
+    /// Queue pairs.
+    pub const MAX_QUEUE_PAIRS: u32 = 4096;
+    /// Messages under way on one queue pair.
+    pub const MAX_DEPTH: u32 = 8192;
+
+    /// Message sizes of `--all`: powers of two from 2 bytes to 8 MiB, as perftest's.
+    pub fn all_sizes() -> Vec<u32> {
+        (1..=23).map(|bits| 1 << bits).collect()
+    }
+
+    /// Says what is wrong with it, if something is.
+    ///
+    /// # Errors
+    /// See [`PlanError`]. Both sides check: a server trusts no client.
+    pub fn check(&self) -> Result<(), PlanError> {
+        if self.sizes.is_empty() {
+            return Err(PlanError::NoSize);
+        }
+        if let Some(size) = self.sizes.iter().find(|s| !(1..=Self::MAX_MESSAGE_BYTES).contains(*s)) {
+            return Err(PlanError::Size(*size));
+        }
+        if self.operation == Operation::Atomic
+            && let Some(size) = self.sizes.iter().find(|s| **s != 8)
+        {
+            return Err(PlanError::AtomicSize(*size));
+        }
+        for (what, value, max) in
+            [("--qps", self.queue_pairs, Self::MAX_QUEUE_PAIRS), ("--depth", self.depth, Self::MAX_DEPTH)]
+        {
+            if !(1..=max).contains(&value) {
+                return Err(PlanError::OutOfRange { what, value, max });
+            }
+        }
+        if self.transport == Transport::Uc {
+            if matches!(self.operation, Operation::Read | Operation::Atomic) {
+                return Err(PlanError::NotOnUc(self.operation.name()));
+            }
+            if self.measure == Measure::Latency {
+                return Err(PlanError::LatencyOnUc);
+            }
+        }
+        let bytes = u64::from(self.queue_pairs) * self.slots() * u64::from(self.largest());
+        if bytes > Self::MAX_BUFFER_BYTES {
+            return Err(PlanError::Buffers { bytes });
+        }
+        Ok(())
+    }
+
+    /// The largest message.
+    pub fn largest(&self) -> u32 {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Message buffers of each queue pair: one for every message under way where its bytes are compared or received, else
+    /// as few as keep the processor's caches warm.
+    pub fn slots(&self) -> u64 {
+        let depth = u64::from(if self.measure == Measure::Latency { 1 } else { self.depth });
+        if self.verify || self.operation == Operation::Send {
+            return depth;
+        }
+        (u64::from(4u32 << 20) / u64::from(self.largest().max(1))).clamp(1, depth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn plan() -> Plan {
+        Plan {
+            operation: Operation::Write,
+            measure: Measure::Bandwidth,
+            transport: Transport::Rc,
+            sizes: vec![65536],
+            path_mtu: PathMtu::B4096,
+            queue_pairs: 1,
+            depth: 128,
+            stop: Stop::Messages(1000),
+            verify: false,
+            spin: false,
+            inline_bytes: 0,
+            timeout: 14,
+            retry_count: 7,
+        }
+    }
+
+    #[test]
+    fn refuses_what_makes_no_sense() {
+        assert_eq!(plan().check(), Ok(()));
+        let broken: [(Plan, &str); 7] = [
+            (Plan { sizes: vec![], ..plan() }, "no message size"),
+            (Plan { sizes: vec![0], ..plan() }, "0 bytes"),
+            (Plan { operation: Operation::Atomic, ..plan() }, "atomics have 8"),
+            (Plan { depth: 0, ..plan() }, "--depth 0"),
+            (Plan { queue_pairs: 5000, ..plan() }, "--qps 5000"),
+            (Plan { operation: Operation::Read, transport: Transport::Uc, ..plan() }, "READ needs"),
+            (Plan { verify: true, sizes: vec![64 << 20], ..plan() }, "of buffers"),
+        ];
+        for (plan, says) in broken {
+            let error = plan.check().map_err(|e| e.to_string());
+            assert!(error.as_ref().is_err_and(|e| e.contains(says)), "{error:?} should say {says}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_all_are_perftests() {
+        let sizes = Plan::all_sizes();
+        assert_eq!((sizes.first(), sizes.last(), sizes.len()), (Some(&2), Some(&8_388_608), 23));
+    }
+}

@@ -1,0 +1,232 @@
+//! The daemon as its users meet it: started, asked, scraped, reloaded, ended; and the demo.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use holdfast::ipc::client::{Access, ConnectionOptions, Context, Data, Psn, QpType, SendFlags, SendOp, SendRequest};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A daemon on a loopback address of its own.
+struct Daemon {
+    process: Child,
+    directory: tempfile::TempDir,
+    metrics: u16,
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Daemon {
+    /// Each test has its own address: they run side by side, and each wants UDP port 4791.
+    fn start(address: Ipv4Addr, more: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let config = format!(
+            "[device]\naddresses = [\"{address}\"]\n[port]\nbackend = \"udp\"\n[clients]\nsocket = \"{}\"\ngroup = \"\"\n\
+             [control]\nsocket = \"{}\"\ngroup = \"\"\n[metrics]\nlisten = \"127.0.0.1:{metrics}\"\n",
+            path("attach"),
+            path("control"),
+        );
+        std::fs::write(directory.path().join("holdfast.toml"), config).unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_holdfastd"))
+            .args(["--config", &path("holdfast.toml")])
+            .args(more)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { process, directory, metrics }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn attach(&self) -> Context {
+        let start = Instant::now();
+        loop {
+            match Context::connect(self.path("attach")) {
+                Ok(context) => return context,
+                Err(error) => assert!(start.elapsed() < PATIENCE, "the daemon does not listen: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_holdfast"))
+            .args(arguments)
+            .arg("--socket")
+            .arg(self.path("control"))
+            .output()
+            .unwrap()
+    }
+
+    fn scrape(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.metrics)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Ends it as systemd would; gives back its log.
+    fn end(mut self) -> String {
+        self.signal(Signal::SIGTERM);
+        let mut log = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status}\n{log}");
+        assert!(!self.path("attach").exists() && !self.path("control").exists(), "sockets are left behind");
+        log
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Writes through a pair of queue pairs of one program, `messages` times.
+fn traffic(context: &Context, messages: u64) -> [holdfast::ipc::client::QueuePair; 2] {
+    let pd = context.allocate_pd().unwrap();
+    let cq = context.create_cq(64, None).unwrap();
+    let qp = || pd.queue_pair(QpType::Rc, &cq, &cq).create().unwrap();
+    let (a, b) = (qp(), qp());
+    let (ours, theirs) = (a.endpoint(Psn::new(1)).unwrap(), b.endpoint(Psn::new(9)).unwrap());
+    a.connect(&theirs, Psn::new(1), &ConnectionOptions::default()).unwrap();
+    b.connect(&ours, Psn::new(9), &ConnectionOptions::default()).unwrap();
+    let source = pd.allocate(4096, Access::LOCAL_WRITE).unwrap();
+    let target = pd.allocate(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    for n in 0..messages {
+        assert!(source.write(0, &n.to_ne_bytes()));
+        a.post_send(&SendRequest {
+            wr_id: n,
+            op: SendOp::Write { va: target.address(), rkey: target.rkey() },
+            flags: SendFlags::SIGNALED,
+            data: Data::Sges(&[source.whole()]),
+            datagram: None,
+        })
+        .unwrap();
+        let start = Instant::now();
+        let completion = loop {
+            match cq.poll_one().unwrap() {
+                Some(completion) => break completion,
+                None => assert!(start.elapsed() < PATIENCE, "message {n} does not complete"),
+            }
+        };
+        assert!(completion.status.is_success(), "{completion:?}");
+        let mut there = [0; 8];
+        assert!(target.read(0, &mut there));
+        assert_eq!((completion.wr_id, u64::from_ne_bytes(there)), (n, n));
+    }
+    [a, b]
+}
+
+#[test]
+fn serves_a_program_and_shows_it() {
+    let daemon = Daemon::start(Ipv4Addr::new(127, 0, 1, 1), &[]);
+    let context = daemon.attach();
+    assert_eq!(context.addresses(), [IpAddr::from([127, 0, 1, 1])]);
+    let qps = traffic(&context, 20);
+
+    let status = String::from_utf8(daemon.ask(&["status"]).stdout).unwrap();
+    assert!(status.contains("127.0.1.1") && status.contains("udp"), "{status}");
+    let list = daemon.ask(&["qp", "list", "--json"]);
+    let list = String::from_utf8(list.stdout).unwrap();
+    for qp in &qps {
+        assert!(list.contains(&format!("\"qpn\":{}", qp.qpn())), "{list}");
+    }
+    assert!(list.contains(&format!("\"client_pid\":{}", std::process::id())), "{list}");
+    let one = daemon.ask(&["qp", "show", &qps[0].qpn().to_string()]);
+    assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
+    let regions = String::from_utf8(daemon.ask(&["mr", "list"]).stdout).unwrap();
+    assert_eq!(regions.matches("4.0 KiB").count().max(regions.matches("4096").count()), 2, "{regions}");
+
+    // What the worker counts reaches the scrape within its publication interval.
+    let start = Instant::now();
+    loop {
+        let metrics = daemon.scrape("/metrics");
+        let value = |name: &str| {
+            let line = metrics.lines().find(|l| l.starts_with(name))?;
+            line.rsplit(' ').next()?.parse::<f64>().ok()
+        };
+        if value("holdfast_queue_pairs") == Some(2.0) && value("holdfast_memory_regions") == Some(2.0) {
+            assert_eq!(value("holdfast_clients"), Some(1.0), "{metrics}");
+            assert!(metrics.contains("node_infiniband_"), "{metrics}");
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{metrics}");
+    }
+    assert!(daemon.scrape("/healthz").starts_with("HTTP/1.1 200"));
+    drop((qps, context));
+    daemon.end();
+}
+
+#[test]
+fn reloads_and_says_what_needs_a_restart() {
+    let daemon = Daemon::start(Ipv4Addr::new(127, 0, 1, 2), &[]);
+    drop(daemon.attach());
+    let file = daemon.path("holdfast.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}[workers]\nspin_max = \"5us\"\ncount = 2\n")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    // Signals are taken one after the other: when the daemon ends it has reloaded.
+    std::fs::write(daemon.path("after"), "").unwrap();
+    let attached = daemon.attach();
+    drop(attached);
+    std::thread::sleep(Duration::from_millis(200));
+    let log = daemon.end();
+    assert!(log.contains("workers.spin_max") && log.contains("workers.count"), "{log}");
+}
+
+#[test]
+fn a_program_that_dies_leaves_nothing_and_one_that_outlives_the_daemon_is_told() {
+    let daemon = Daemon::start(Ipv4Addr::new(127, 0, 1, 3), &[]);
+    let context = daemon.attach();
+    let pd = context.allocate_pd().unwrap();
+    daemon.end();
+    let error = pd.allocate(4096, Access::LOCAL_WRITE).unwrap_err();
+    assert!(error.to_string().contains("holdfastd has closed the connection"), "{error}");
+}
+
+#[test]
+fn says_what_is_wrong_with_its_start() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_holdfastd")).args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(run(&[]).contains("name an interface"), "{}", run(&[]));
+    assert!(run(&["--interface", "nosuch0"]).contains("no interface nosuch0"));
+    assert!(run(&["--set", "workers.count=0"]).contains("workers.count"));
+    assert!(run(&["--address", "192.0.2.77", "--set", "metrics.listen=off"]).contains("192.0.2.77"));
+}
+
+#[test]
+fn the_demo_finds_every_byte_right() {
+    let output = Command::new(env!("CARGO_BIN_EXE_holdfast")).args(["demo", "--messages", "50"]).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert_eq!(text.matches("every byte").count(), 8, "{text}");
+    assert!(text.contains("was compared and was right"), "{text}");
+    assert!(!Path::new("/tmp").read_dir().unwrap().flatten().any(|e| {
+        e.file_name().to_string_lossy().starts_with("holdfast-demo-") && is_of_a_dead(&e.file_name().to_string_lossy())
+    }));
+}
+
+/// Whether a demo's directory belongs to no living process.
+fn is_of_a_dead(directory: &str) -> bool {
+    let pid = directory.rsplit('-').next().unwrap_or_default();
+    !Path::new("/proc").join(pid).exists()
+}
