@@ -39,7 +39,11 @@ const ROOMS: &[(&str, Place)] = &[
     ("decode", Aside(&["wire"])),
     ("fabric", Aside(&["wire", "time"])),
     ("perf", Aside(&["wire", "time", "memory", "transport", "ipc"])),
-    ("demo", Aside(&["wire", "time", "memory", "transport", "ipc", "settings", "control", "daemon", "perf", "fabric"])),
+    // Its stage is made of namespaces.
+    (
+        "demo",
+        Aside(&["wire", "time", "memory", "transport", "io", "ipc", "settings", "control", "daemon", "perf", "fabric"]),
+    ),
     // The command knows everybody.
     (
         "cli",
