@@ -166,7 +166,10 @@ fn a_stranger_is_refused_by_the_file_and_by_the_daemon() {
     let plane = Plane::start();
     // Another user may not be able to reach the build directory.
     let command = plane.dir.path().join("holdfast");
-    std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &command).unwrap();
+    // Copied by another process: a child that a neighbouring test forks meanwhile would hold our writable descriptor, and the
+    // file could not be run (ETXTBSY).
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_holdfast")).arg(&command).status().unwrap();
+    assert!(copied.success());
     set_permissions(plane.dir.path(), Permissions::from_mode(0o755)).unwrap();
     let ask = || {
         let mut as_nobody = Command::new(&command);

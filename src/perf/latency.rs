@@ -8,7 +8,7 @@ use super::exchange::{Exchange, Line, Seen, unexpected};
 use super::link::{Buffer, Link, Message};
 use super::plan::{Operation, Stop};
 use super::{Pattern, PerfError};
-use crate::ipc::client::{SendOp, WcOpcode};
+use crate::ipc::client::{Completion, SendOp, WcOpcode};
 use hdrhistogram::Histogram;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -20,14 +20,43 @@ const LOOKS: u32 = 4096;
 /// A message that does not come for so long is not coming.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Completions that have come and that nobody has asked for yet: a message of the peer may overtake the completion of our own.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tally {
+    sends: u32,
+    receives: u32,
+}
+
+impl Tally {
+    fn note(&mut self, completion: &Completion) {
+        match completion.opcode {
+            WcOpcode::Recv => self.receives += 1,
+            _ => self.sends += 1,
+        }
+    }
+
+    /// Waits for completions of so many sends and receives.
+    fn collect(&mut self, link: &mut Link, sends: u32, receives: u32) -> Result<(), PerfError> {
+        while self.sends < sends || self.receives < receives {
+            link.wait_patiently(|_, completion| {
+                self.note(completion);
+                Ok(())
+            })?;
+        }
+        self.sends -= sends;
+        self.receives -= receives;
+        Ok(())
+    }
+}
+
 /// Measures round trips of `size`, in nanoseconds. Gives back how many messages were sent, warm-up included.
 pub(super) fn measure(link: &mut Link, size: u32, samples: &mut Histogram<u64>) -> Result<(u64, Seen), PerfError> {
-    let mut seen = Seen::default();
+    let (mut seen, mut tally) = (Seen::default(), Tally::default());
     let start = Instant::now();
     let mut number = 0;
     loop {
         let begin = Instant::now();
-        round_trip(link, size, number, &mut seen)?;
+        round_trip(link, &mut tally, size, number, &mut seen)?;
         let end = Instant::now();
         number += 1;
         if number > WARM_UP {
@@ -43,33 +72,33 @@ pub(super) fn measure(link: &mut Link, size: u32, samples: &mut Histogram<u64>) 
     }
 }
 
-fn round_trip(link: &mut Link, size: u32, number: u64, seen: &mut Seen) -> Result<(), PerfError> {
+fn round_trip(link: &mut Link, tally: &mut Tally, size: u32, number: u64, seen: &mut Seen) -> Result<(), PerfError> {
     let Some((address, rkey)) = link.peer.as_ref().map(|p| (p.address, p.rkey)) else { return Ok(()) };
     let (out, into) = (link.offset(Buffer::Out, 0, 0), link.offset(Buffer::In, 0, 0));
     let message = Message { qp: 0, number };
     match link.plan.operation {
         Operation::Write => {
             write(link, size, number)?;
-            await_write(link, size, number, || Ok(false))?;
-            collect(link, 1, &[WcOpcode::RdmaWrite])?;
+            await_write(link, tally, size, number, || Ok(false))?;
+            tally.collect(link, 1, 0)?;
             verify(link, size, number, seen);
         }
         Operation::Send => {
             link.post_receive(Message { qp: 0, number: 0 }, size)?;
             send(link, size, number)?;
-            collect(link, 2, &[WcOpcode::Send, WcOpcode::Recv])?;
+            tally.collect(link, 1, 1)?;
             verify(link, size, number, seen);
         }
         Operation::Read => {
             link.post(message, SendOp::Read { va: address + out, rkey }, into, size, true)?;
-            collect(link, 1, &[WcOpcode::RdmaRead])?;
+            tally.collect(link, 1, 0)?;
             if link.plan.verify {
                 compare(link, into, size, Pattern::of(0, 0), seen);
             }
         }
         Operation::Atomic => {
             link.post(message, SendOp::FetchAdd { va: address + into, rkey, add: 1 }, into, 8, true)?;
-            collect(link, 1, &[WcOpcode::FetchAdd])?;
+            tally.collect(link, 1, 0)?;
             let mut former = [0; 8];
             let is_right = link.memory.read(into, &mut former) && u64::from_ne_bytes(former) == number;
             if link.plan.verify {
@@ -83,12 +112,12 @@ fn round_trip(link: &mut Link, size: u32, number: u64, seen: &mut Seen) -> Resul
 
 /// Answers round trips of `size` until the other side is done.
 pub(super) fn answer(link: &mut Link, size: u32, exchange: &mut Exchange) -> Result<Seen, PerfError> {
-    let mut seen = Seen::default();
+    let (mut seen, mut tally) = (Seen::default(), Tally::default());
     let mut number = 0;
     loop {
         let came = match link.plan.operation {
-            Operation::Write => await_write(link, size, number, || exchange.is_waiting())?,
-            Operation::Send => await_send(link, exchange)?,
+            Operation::Write => await_write(link, &mut tally, size, number, || exchange.is_waiting())?,
+            Operation::Send => await_send(link, &mut tally, exchange)?,
             Operation::Read | Operation::Atomic => false,
         };
         if !came {
@@ -101,12 +130,12 @@ pub(super) fn answer(link: &mut Link, size: u32, exchange: &mut Exchange) -> Res
         match link.plan.operation {
             Operation::Write => {
                 write(link, size, number)?;
-                collect(link, 1, &[WcOpcode::RdmaWrite])?;
+                tally.collect(link, 1, 0)?;
             }
             _ => {
                 link.post_receive(Message { qp: 0, number: 0 }, size)?;
                 send(link, size, number)?;
-                collect(link, 1, &[WcOpcode::Send])?;
+                tally.collect(link, 1, 0)?;
             }
         }
         number += 1;
@@ -171,6 +200,7 @@ fn send(link: &Link, size: u32, number: u64) -> Result<(), PerfError> {
 /// Looks at memory until message `number` has arrived; false if `stop` said so meanwhile.
 fn await_write(
     link: &mut Link,
+    tally: &mut Tally,
     size: u32,
     number: u64,
     mut stop: impl FnMut() -> Result<bool, PerfError>,
@@ -192,41 +222,30 @@ fn await_write(
             return Ok(false);
         }
         // Completions in error must end the wait.
-        link.poll(|_, _| Ok(()))?;
+        link.poll(|_, completion| {
+            tally.note(completion);
+            Ok(())
+        })?;
         if start.elapsed() > PATIENCE {
             return Err(PerfError::Stalled { seconds: PATIENCE.as_secs() });
         }
     }
 }
 
-fn await_send(link: &mut Link, exchange: &mut Exchange) -> Result<bool, PerfError> {
+fn await_send(link: &mut Link, tally: &mut Tally, exchange: &mut Exchange) -> Result<bool, PerfError> {
     let start = Instant::now();
-    loop {
-        let mut came = false;
+    while tally.receives == 0 {
         link.wait(Duration::from_millis(5), |_, completion| {
-            came |= completion.opcode == WcOpcode::Recv;
+            tally.note(completion);
             Ok(())
         })?;
-        if came {
-            return Ok(true);
-        }
-        if exchange.is_waiting()? {
+        if tally.receives == 0 && exchange.is_waiting()? {
             return Ok(false);
         }
         if start.elapsed() > PATIENCE {
             return Err(PerfError::Stalled { seconds: PATIENCE.as_secs() });
         }
     }
-}
-
-/// Waits for `n` completions of these kinds.
-fn collect(link: &mut Link, n: usize, kinds: &[WcOpcode]) -> Result<(), PerfError> {
-    let mut got = 0;
-    while got < n {
-        link.wait_patiently(|_, completion| {
-            got += usize::from(kinds.contains(&completion.opcode));
-            Ok(())
-        })?;
-    }
-    Ok(())
+    tally.receives -= 1;
+    Ok(true)
 }

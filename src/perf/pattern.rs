@@ -57,9 +57,10 @@ mod tests {
     fn messages_shifts_and_queue_pairs_differ() {
         let mut b = vec![0; 4096];
         Pattern::of(0, 7).fill(&mut b);
-        assert!(Pattern::of(0, 8).count_wrong(&b) > 4000);
-        assert!(Pattern::of(1, 7).count_wrong(&b) > 4000);
+        // A byte of a word may agree by chance, and then does in many words; most do not.
+        assert!(Pattern::of(0, 8).count_wrong(&b) > 2048);
+        assert!(Pattern::of(1, 7).count_wrong(&b) > 2048);
         b.rotate_left(8);
-        assert!(Pattern::of(0, 7).count_wrong(&b) > 4000);
+        assert!(Pattern::of(0, 7).count_wrong(&b) > 2048);
     }
 }
