@@ -70,7 +70,7 @@ fn traffic_for_ever(first: &str, second: &str) -> ! {
     let sides = [first, second].map(|socket| {
         let context = Context::connect(socket).unwrap();
         let pd = context.allocate_pd().unwrap();
-        let cq = context.create_cq(64, Some(&context.create_channel().unwrap())).unwrap();
+        let cq = context.create_cq(256, Some(&context.create_channel().unwrap())).unwrap();
         let qp = pd.queue_pair(QpType::Rc, &cq, &cq).create().unwrap();
         let buffer = pd.allocate(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
         (cq, qp, buffer)
@@ -90,7 +90,9 @@ fn traffic_for_ever(first: &str, second: &str) -> ! {
             }
             let mut batch = [Completion::default(); 64];
             let completed = cq.poll(&mut batch).unwrap();
-            assert!(batch[..completed].iter().all(|completion| completion.status == WcStatus::Success));
+            for completion in &batch[..completed] {
+                assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+            }
             let _ = std::io::stderr().write_all(&b".".repeat(completed));
         }
     }

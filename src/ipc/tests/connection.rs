@@ -197,3 +197,22 @@ fn the_peer_of_a_client_that_is_gone_hears_nothing_more() {
     a.send(2, op, 0..100);
     assert_eq!(a.next().status, WcStatus::RetryExceeded);
 }
+
+#[test]
+fn both_directions_at_once() {
+    let Pair { a, b, _daemon } = Pair::new(QpType::Rc);
+    let (mut completed, deadline) = (0, Instant::now() + LONG);
+    while completed < 2000 {
+        assert!(Instant::now() < deadline, "only {completed} completions came");
+        for (side, peer) in [(&a, &b), (&b, &a)] {
+            let op = SendOp::Write { va: peer.buffer.address(), rkey: peer.buffer.rkey() };
+            let data = Data::Sges(&[side.buffer.sge(0..20_000)]);
+            let request = SendRequest { wr_id: 0, op, flags: SendFlags::SIGNALED, data, datagram: None };
+            while side.qp.post_send(&request).is_ok() {}
+            let mut batch = [Completion::default(); 64];
+            let n = side.cq.poll(&mut batch).unwrap();
+            assert!(batch[..n].iter().all(|completion| completion.status == WcStatus::Success));
+            completed += n;
+        }
+    }
+}
