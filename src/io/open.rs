@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::ethtool;
@@ -187,7 +187,7 @@ fn open_packet(
         .collect::<Result<_, PortError>>()?;
     let PacketSocket { socket, link, has_vnet, buffer_bytes } = socket;
     let source = Source::Frames { link, has_vnet };
-    let inbox = Inbox::new(driver, settings.batch, socket.as_fd()).map_err(PortError::system("make a ring"))?;
+    let inbox = Inbox::new(driver, settings.batch).map_err(PortError::system("make a ring"))?;
     Ok(Opened {
         backend: Backend::Packet,
         receivers: vec![Receiver::new(socket, inbox, source)],
@@ -209,7 +209,7 @@ fn open_udp(settings: &PortSettings, interface: u32, driver: Driver) -> Result<O
         let udp = UdpSocket::open(*address, interface, settings.steering, settings.receive_buffer_bytes)?;
         opened.coalesces &= udp.coalesces;
         opened.receive_buffer_bytes = opened.receive_buffer_bytes.min(udp.buffer_bytes);
-        let inbox = Inbox::new(driver, settings.batch, udp.socket.as_fd()).map_err(PortError::system("make a ring"))?;
+        let inbox = Inbox::new(driver, settings.batch).map_err(PortError::system("make a ring"))?;
         opened.receivers.push(Receiver::new(udp.socket, inbox, Source::Datagrams { local: *address }));
     }
     Ok(opened)
@@ -241,7 +241,7 @@ fn burst_limits(settings: &PortSettings, notes: &mut Vec<String>) -> Result<Burs
         }
         (_, Ok(())) => {}
     }
-    let doubt = doubt(settings.interface.as_deref(), notes);
+    let doubt = doubt(settings, notes);
     match (settings.gso, doubt) {
         (Gso::Auto, Some(doubt)) => {
             notes.push(format!("single packets: {doubt}"));
@@ -256,7 +256,7 @@ fn burst_limits(settings: &PortSettings, notes: &mut Vec<String>) -> Result<Burs
 }
 
 /// Why the identifications of segments might not be 0, 1, 2, …
-fn doubt(interface: Option<&str>, notes: &mut Vec<String>) -> Option<String> {
+fn doubt(settings: &PortSettings, notes: &mut Vec<String>) -> Option<String> {
     match self_check::findings() {
         Ok(Findings { single_id, segment_ids, .. }) => {
             let counts_up = segment_ids.iter().enumerate().all(|(index, id)| usize::from(*id) == index);
@@ -266,13 +266,25 @@ fn doubt(interface: Option<&str>, notes: &mut Vec<String>) -> Option<String> {
         }
         Err(error) => notes.push(format!("the identification rule is taken on trust: {error}")),
     }
-    let interface = interface?;
-    (segments_in_hardware(interface)).then(|| {
-        format!(
-            "{interface} segments UDP in hardware, and what identifications it writes is not known: \
-             `ethtool -K {interface} tx-udp-segmentation off` lets Linux do it, gso = on trusts the hardware"
-        )
-    })
+    let hardware = interfaces(settings).into_iter().find(|interface| segments_in_hardware(interface))?;
+    Some(format!(
+        "{hardware} segments UDP in hardware, and what identifications it writes is not known: \
+         `ethtool -K {hardware} tx-udp-segmentation off` lets Linux do it, gso = on trusts the hardware"
+    ))
+}
+
+/// The interfaces that packets are expected to leave by: the one named, or those that have our addresses.
+fn interfaces(settings: &PortSettings) -> Vec<String> {
+    if let Some(name) = &settings.interface {
+        return vec![name.clone()];
+    }
+    let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let is_ours = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        let v6 = address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip()));
+        v4.or(v6).is_some_and(|address| settings.addresses.contains(&address))
+    };
+    all.filter(|interface| interface.address.is_some_and(is_ours)).map(|interface| interface.interface_name).collect()
 }
 
 /// Whether a NIC, and not Linux here or on the host of this virtual machine, cuts super-packets up.

@@ -214,3 +214,80 @@ impl Submit for Syscalls {
         (done, None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::io::namespace::{Namespace, run_test};
+    use crate::transport::{AddressVector, BurstLimits};
+    use std::sync::{Arc, Mutex};
+
+    /// A kernel that takes at most so many bytes in a message, and refuses to segment with this errno.
+    struct Kernel {
+        mtu: usize,
+        errno: i32,
+        taken: Arc<Mutex<Vec<usize>>>,
+    }
+
+    impl Submit for Kernel {
+        unsafe fn submit(&mut self, _: &[RawFd], headers: &mut [libc::mmsghdr]) -> (usize, Option<i32>) {
+            for (done, header) in headers.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                let pieces = unsafe { core::slice::from_raw_parts(header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) };
+                let bytes: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+                // Packet info, TOS and TTL take 80 bytes; a segment size comes on top.
+                if header.msg_hdr.msg_controllen > 80 {
+                    return (done, Some(self.errno));
+                }
+                if bytes > self.mtu {
+                    return (done, Some(libc::EMSGSIZE));
+                }
+                self.taken.lock().unwrap().push(bytes);
+            }
+            (headers.len(), None)
+        }
+    }
+
+    fn sent(mtu: usize, errno: i32, packets: u16) -> (PortCounters, Option<i32>, Refusal, Vec<usize>) {
+        let taken = Arc::<Mutex<Vec<usize>>>::default();
+        let kernel = Kernel { mtu, errno, taken: Arc::clone(&taken) };
+        let mut sender = Sender::new(Lanes::new(8, 1 << 16), Box::new(kernel), 0);
+        let address = IpAddr::from([198, 18, 0, 1]);
+        let flow = AddressVector {
+            source: address,
+            destination: address,
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let mut burst = Burst::new(BurstLimits::default());
+        while burst.packet_count() < packets {
+            assert!(burst.push_raw(&flow, &[7; 1000]));
+        }
+        let mut counters = PortCounters::default();
+        let bursts = [burst];
+        let count =
+            Namespace::new().unwrap().run(|| sender.send(&bursts, &Memory::new([0; 32]), &mut counters)).unwrap();
+        assert_eq!(count, 1, "a refused burst counts as taken");
+        let taken = taken.lock().unwrap().clone();
+        (counters, sender.take_segmentation_failure(), sender.poll_refusal().unwrap(), taken)
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_segment_is_told_from_a_small_mtu() {
+        run_test("io::sender::tests::a_kernel_that_does_not_segment_is_told_from_a_small_mtu", || {
+            for errno in [libc::EINVAL, libc::EIO] {
+                let (counters, failure, refusal, taken) = sent(1500, errno, 3);
+                assert_eq!((failure, refusal.errno, counters.refused_other), (Some(errno), errno, 1));
+                assert_eq!((taken, counters.transmitted_packets), (vec![1000], 1), "its first packet is good alone");
+                let (counters, failure, refusal, taken) = sent(900, errno, 3);
+                assert_eq!((failure, refusal.reason, counters.refused_too_large), (None, RefusalReason::TooLarge, 1));
+                assert!(taken.is_empty());
+            }
+            let (_, failure, refusal, _) = sent(900, libc::EIO, 1);
+            assert_eq!((failure, refusal.reason), (None, RefusalReason::TooLarge));
+        });
+    }
+}

@@ -109,10 +109,10 @@ impl Receiver {
 }
 
 impl Inbox {
-    pub(super) fn new(driver: Driver, batch: usize, socket: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(super) fn new(driver: Driver, batch: usize) -> io::Result<Self> {
         Ok(match driver {
             Driver::Syscalls => Self::Syscalls(Mailbox::new(batch)),
-            Driver::IoUring => Self::IoUring(RingInbox::new(batch, socket)?),
+            Driver::IoUring => Self::IoUring(RingInbox::new(batch)?),
         })
     }
 
@@ -260,8 +260,7 @@ impl SocketPort {
             }
             let PortSettings { steering, receive_buffer_bytes, batch, .. } = self.settings;
             let socket = UdpSocket::open(*address, self.interface, steering, receive_buffer_bytes)?.socket;
-            let inbox = Inbox::new(self.capabilities.driver, batch, socket.as_fd())
-                .map_err(PortError::system("make a ring"))?;
+            let inbox = Inbox::new(self.capabilities.driver, batch).map_err(PortError::system("make a ring"))?;
             let receiver = Receiver::new(socket, inbox, Source::Datagrams { local: *address });
             receiver.watch(&self.readable).map_err(PortError::system("watch a socket"))?;
             self.receivers.push(receiver);

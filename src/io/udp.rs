@@ -54,6 +54,10 @@ impl UdpSocket {
         for (level, name) in wanted {
             set(level, name).map_err(PortError::system("see the TOS and TTL of received packets"))?;
         }
+        if address.is_ipv6() {
+            // rxe and NICs send checksum 0 over IPv6 too (the ICRC covers more); the kernel would drop that.
+            set(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX).map_err(PortError::system("accept UDP checksum 0 over IPv6"))?;
+        }
         let coalesces = set(libc::SOL_UDP, libc::UDP_GRO).is_ok();
         let buffer_bytes = sockopt::set_buffer(&socket, Direction::Receive, buffer_bytes)
             .map_err(PortError::system("size the receive buffer"))?;

@@ -38,7 +38,7 @@ pub(crate) fn obstacle() -> Option<String> {
 /// A message through both halves.
 fn try_it() -> io::Result<()> {
     let (to, from) = UnixDatagram::pair()?;
-    let mut inbox = RingInbox::new(1, to.as_fd())?;
+    let mut inbox = RingInbox::new(1)?;
     if inbox.next(to.as_fd())?.is_some() {
         return Err(io::ErrorKind::InvalidData.into());
     }

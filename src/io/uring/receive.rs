@@ -10,12 +10,14 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::types::{BufRingEntry, CancelBuilder, Fd};
-use io_uring::{IoUring, cqueue, opcode};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::io::mailbox::{BUFFER_BYTES, Message};
 
 const GROUP: u16 = 0;
+/// The request that does nothing.
+const WAKE: u64 = 1;
 const HEADER_BYTES: usize = 16;
 const NAME_BYTES: usize = mem::size_of::<libc::sockaddr_storage>();
 const CONTROL_BYTES: usize = 128;
@@ -36,15 +38,18 @@ pub(crate) struct RingInbox {
 }
 
 impl RingInbox {
-    /// Buffers for `batch` messages (made a power of two) of `socket`, and the request under way.
-    pub(crate) fn new(batch: usize, socket: BorrowedFd<'_>) -> io::Result<Self> {
+    /// Buffers for `batch` messages (made a power of two).
+    ///
+    /// The request is made by the thread that first asks for a message, for the kernel delivers by way of that thread. To make
+    /// it ask, the ring is readable at once.
+    pub(crate) fn new(batch: usize) -> io::Result<Self> {
         let count = batch.clamp(1, 1024).next_power_of_two() as u16;
         let ring = super::ring(u32::from(count))?;
         let buffers = Buffers::new(count)?;
         // SAFETY: the entries are mapped and stay so until `Drop` has cancelled what uses them, or for ever.
         unsafe { ring.submitter().register_buf_ring_with_flags(buffers.map.as_ptr() as u64, count, GROUP, 0)? };
         let mut inbox = Self { ring, buffers, is_armed: false, held: None };
-        inbox.arm(socket)?;
+        inbox.request(&opcode::Nop::new().build().user_data(WAKE))?;
         Ok(inbox)
     }
 
@@ -70,12 +75,15 @@ impl RingInbox {
 
     /// Asks the kernel for messages, until it says that it stops.
     fn arm(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let request =
-            opcode::RecvMsgMulti::new(Fd(socket.as_raw_fd()), core::ptr::from_ref(self.buffers.template()), GROUP)
-                .build();
-        // SAFETY: template and buffers live until `Drop` has cancelled the request, or for ever.
-        unsafe { self.ring.submission().push(&request) }.map_err(|_| io::ErrorKind::WouldBlock)?;
+        let template = core::ptr::from_ref(self.buffers.template());
+        let request = opcode::RecvMsgMulti::new(Fd(socket.as_raw_fd()), template, GROUP).build();
         self.is_armed = true;
+        self.request(&request)
+    }
+
+    fn request(&mut self, request: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: template and buffers, which a request refers to, live until `Drop` has cancelled it, or for ever.
+        unsafe { self.ring.submission().push(request) }.map_err(|_| io::ErrorKind::WouldBlock)?;
         self.enter()
     }
 
@@ -83,6 +91,9 @@ impl RingInbox {
     fn completion(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<(usize, u32)>> {
         loop {
             let Some(entry) = self.peek()? else { return Ok(None) };
+            if entry.user_data() == WAKE {
+                continue;
+            }
             if !cqueue::more(entry.flags()) {
                 self.is_armed = false;
             }
