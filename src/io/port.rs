@@ -68,6 +68,10 @@ pub struct Capabilities {
 }
 
 /// Where a port's packets come from and go to.
+///
+/// `packet` is preferred because it sees the identification of every packet, whoever sent it. On a veth pair it takes more CPU
+/// than `udp` (4 KiB super-packets: 460 against 420 ns to receive, and 640 against 530 ns for the sender): the kernel gives
+/// the pages of `AF_PACKET` back on the receiver's CPU, not on the sender's, where they would still be in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Backend {
@@ -89,15 +93,16 @@ impl fmt::Display for Backend {
 /// How a port talks to the kernel.
 ///
 /// Left to itself, a port uses plain system calls: they took less CPU everywhere. Measured by `benches/port.rs` on Linux 6.18,
-/// veth pair, two cores of a Xeon, ns a packet (a call carries many packets of a super-packet, so there is little to save;
-/// what io_uring adds is the bookkeeping of each request, and of the interruptions by which it delivers):
+/// veth pair, two threads of a Xeon core, backend `packet`, median of three runs, ns a packet. (A call carries many packets of
+/// a super-packet, so there is little to save; what io_uring adds is the bookkeeping of each request, and the interruptions
+/// by which it delivers.)
 ///
 /// | payload, send | send: syscalls | send: io_uring | receive: syscalls | receive: io_uring |
 /// |---|---|---|---|---|
-/// | 1 KiB, super-packets | 72 | 73 | 104 | 125 |
-/// | 1 KiB, single | 1 630 | 1 980 | 650 | 1 580 |
-/// | 4 KiB, super-packets | 290 | 320 | 330 | 340 |
-/// | 4 KiB, single | 1 750 | 2 040 | 750 | 1 630 |
+/// | 1 KiB, super-packets | 153 | 162 | 150 | 180 |
+/// | 1 KiB, single | 2 120 | 4 190 | 1 330 | 3 390 |
+/// | 4 KiB, super-packets | 640 | 740 | 460 | 700 |
+/// | 4 KiB, single | 2 550 | 3 140 | 1 550 | 3 030 |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Driver {
     /// `recvmmsg` and `sendmmsg`.
