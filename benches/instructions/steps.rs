@@ -2,7 +2,13 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[allow(unreachable_pub, reason = "shared with the tests of the engine")]
+#[path = "../../tests/engine_pair/mod.rs"]
+mod engine_pair;
+
+use engine_pair::Pair;
 use gungraun::prelude::*;
+use holdfast::transport::{Completion, SendOp};
 use holdfast::wire::icrc::{self, Seed, Verdict};
 use holdfast::wire::{Bth, Datagram, HeaderBuf, IpHeader, Ipv4, Opcode, Packet, Psn, Qpn, Reth, frame};
 use std::hint::black_box;
@@ -93,10 +99,40 @@ fn emit_headers(payload_len: usize) -> HeaderBuf {
     headers(black_box(payload_len))
 }
 
+/// `count` WRITEs and `count` SENDs of 64 bytes, from their posts to their completions: both engines, ICRC computed and checked.
+fn messages(pair: &mut Pair, count: u64) -> usize {
+    let (rkey, from, to) = (pair.b.keys.rkey, pair.a.sge(0, 64), pair.b.sge(64, 64));
+    for n in 0..count {
+        pair.b.receive(pair.now, pair.qpn_b, n, to);
+        pair.a.send(pair.now, pair.qpn_a, n, SendOp::Send, from);
+        pair.a.send(pair.now, pair.qpn_a, n, SendOp::Write { va: 128, rkey }, from);
+    }
+    pair.exchange();
+    let mut out = [Completion::default(); 64];
+    pair.a.poll(&mut out) + pair.b.poll(&mut out)
+}
+
+/// Two engines that have met: what is allocated at first use is.
+fn met(count: u64) -> (&'static mut Pair, u64) {
+    let pair: &'static mut Pair = Box::leak(Box::new(Pair::new()));
+    assert!(pair.a.memory.write(0, &[0x5a; 64]));
+    for _ in 0..3 {
+        assert_eq!(messages(pair, count), 3 * count as usize);
+    }
+    (pair, count)
+}
+
+#[library_benchmark]
+#[benches::messages(args = [1, 16], setup = met)]
+fn requests_and_their_ack((pair, count): (&mut Pair, u64)) -> usize {
+    messages(black_box(pair), black_box(count))
+}
+
+library_benchmark_group!(name = engine, benchmarks = [requests_and_their_ack]);
 library_benchmark_group!(
     name = wire,
     benchmarks =
         [icrc_verify, icrc_verify_recovering_the_id, icrc_compute_in_a_burst, parse_frame, parse_packet, emit_headers]
 );
 
-main!(library_benchmark_groups = wire);
+main!(library_benchmark_groups = wire, engine);
