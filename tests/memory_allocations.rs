@@ -1,48 +1,18 @@
 //! The steady state of the data path allocates nothing: a counting allocator proves it.
-#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(unsafe_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::Arc,
-};
+mod counting;
+
+use counting::allocations;
+use std::sync::Arc;
 
 use holdfast::memory::{
     Access, AtomicOp, Backing, GatherList, LocalUse, Mapping, Memory, Process, ProcessMemory, Sge, Source, Target,
     WindowBinding,
 };
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: all work is the system allocator's; counting touches a thread-local without a destructor, which allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 const QPN: u32 = 1;
 const BYTES: usize = 1 << 16;
-
-fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
-    work();
-    ALLOCATIONS.get() - before
-}
 
 #[test]
 fn the_counter_counts() {

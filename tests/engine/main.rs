@@ -6,6 +6,9 @@
 
 mod admission;
 mod allocations;
+#[allow(unsafe_code)]
+#[path = "../counting/mod.rs"]
+mod counting;
 mod frames;
 mod local;
 mod objects;
