@@ -11,7 +11,7 @@ use crate::control::{Access, ControlSocket, Overview, SocketError};
 use crate::counters::Publisher;
 use crate::engine::{self, Engine, EngineConfig};
 use crate::io::link::{LinkError, LinkWatcher};
-use crate::io::{self, Capabilities, Gso, Port, PortError, PortSettings, Steering};
+use crate::io::{self, Capabilities, Gso, Port, PortError, PortSettings};
 use crate::ipc::server::{Permissions, PortStatus, Server, ServerConfig};
 use crate::metrics::{MetricsError, MetricsServer};
 use crate::settings::{self, Backend, Driver, Listen, Poll, Settings, SettingsError, Switch};
@@ -222,7 +222,7 @@ fn port_settings(settings: &Settings, served: &Served, index: u32) -> PortSettin
             Switch::On => Gso::On,
             Switch::Off => Gso::Off,
         },
-        steering: Steering::new(index as u16, settings.workers.count as u16).unwrap_or(Steering::ONLY),
+        worker: worker(settings, index),
         receive_buffer_bytes: port.receive_buffer.bytes() as usize,
         send_buffer_bytes: port.send_buffer.bytes() as usize,
         max_lanes: port.max_lanes as usize,
@@ -247,7 +247,7 @@ fn engine(
     let config = EngineConfig {
         addresses: served.addresses.clone(),
         pkeys: vec![DEFAULT_PKEY],
-        worker: engine::Worker::new(index as usize, settings.workers.count as usize).unwrap_or(engine::Worker::ONLY),
+        worker: worker(settings, index),
         key_secret: secret.try_into().unwrap_or_default(),
         qpn_seed: u64::from_le_bytes(seed.try_into().unwrap_or_default()),
         burst: port.burst,
@@ -260,6 +260,11 @@ fn engine(
         },
     };
     Ok(Engine::new(config, clock.now()))
+}
+
+/// Who worker `index` is: its queue pairs and the packets for them. Settings allow fewer than a QPN can name.
+fn worker(settings: &Settings, index: u32) -> engine::Worker {
+    engine::Worker::new(index as usize, settings.workers.count as usize).unwrap_or(engine::Worker::ONLY)
 }
 
 /// A GUID that is the same after a restart: of the first address, as RoCE drivers make it of the MAC.

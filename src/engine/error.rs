@@ -33,6 +33,9 @@ pub enum ObjectError {
     /// QP 1 exists once.
     #[error("the general services queue pair (QP 1) exists already")]
     GsiTaken,
+    /// QP 1 lives on worker 0, where its packets are steered.
+    #[error("the general services queue pair (QP 1) lives on worker 0, and this client is on another")]
+    GsiElsewhere,
     /// All 2^24 numbers are taken.
     #[error("no queue pair number is free: destroy queue pairs")]
     NoNumber,

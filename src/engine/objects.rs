@@ -118,6 +118,9 @@ impl Engine {
             return Err(crate::transport::SrqError::Unknown(srq).into());
         }
         let gsi = init.kind == QpType::Gsi;
+        if gsi && !self.worker.owns(Qpn::GSI) {
+            return Err(ObjectError::GsiElsewhere);
+        }
         if gsi && self.gsi.is_some() {
             return Err(ObjectError::GsiTaken);
         }

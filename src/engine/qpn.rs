@@ -9,39 +9,57 @@ const NONE: u32 = u32::MAX;
 /// 0 and 1 are the management QPs, the highest is the multicast QPN (IBTA 3.5.10).
 const RESERVED: [u32; 3] = [0, 1, SPACE - 1];
 
-/// Which worker of how many; a QPN names its worker in its low bits, so that receive can be steered without a table.
+/// Which worker of how many. A QPN names its worker in its low bits, as many as the count of workers takes, so that receive can be
+/// steered without a table. Numbers whose low bits name no worker, and QP 1, are steered to worker 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Worker {
     index: u8,
-    bits: u8,
+    count: u16,
 }
 
 impl Worker {
-    /// The only worker.
-    pub const ONLY: Self = Self { index: 0, bits: 0 };
+    /// The only worker: everything is for it.
+    pub const ONLY: Self = Self { index: 0, count: 1 };
 
     /// Worker `index` of `count`; `None` unless `index < count` and `count` is 1 to 256.
-    pub fn new(index: usize, count: usize) -> Option<Self> {
-        if index >= count || count > 256 {
-            return None;
-        }
-        let bits = count.next_power_of_two().trailing_zeros() as u8;
-        Some(Self { index: u8::try_from(index).ok()?, bits })
+    pub const fn new(index: usize, count: usize) -> Option<Self> {
+        if index < count && count <= 256 { Some(Self { index: index as u8, count: count as u16 }) } else { None }
+    }
+
+    /// Which, from 0.
+    pub const fn index(self) -> u16 {
+        self.index as u16
+    }
+
+    /// Of how many.
+    pub const fn count(self) -> u16 {
+        self.count
     }
 
     /// The low bits of a QPN that name a worker.
-    pub fn mask(self) -> u32 {
-        (1 << self.bits) - 1
+    pub const fn mask(self) -> u32 {
+        (self.count as u32).next_power_of_two() - 1
     }
 
     /// Whether there are no others.
-    pub fn is_only(self) -> bool {
-        self.bits == 0
+    pub const fn is_only(self) -> bool {
+        self.count == 1
     }
 
-    /// Whether this worker hands out `qpn`, and packets for it are steered here. QP 1 is worker 1's, if there are several.
-    pub fn owns(self, qpn: Qpn) -> bool {
-        qpn.get() & self.mask() == u32::from(self.index)
+    /// Whether packets for `qpn` are steered to this worker.
+    pub const fn owns(self, qpn: Qpn) -> bool {
+        let low = qpn.get() & self.mask();
+        let owner = if qpn.get() == Qpn::GSI.get() || low >= self.count as u32 { 0 } else { low };
+        owner == self.index as u32
+    }
+
+    /// Whether this worker hands `qpn` out: its low bits are the worker's.
+    const fn numbers(self, qpn: Qpn) -> bool {
+        qpn.get() & self.mask() == self.index as u32
+    }
+
+    const fn bits(self) -> u32 {
+        self.mask().count_ones()
     }
 }
 
@@ -66,7 +84,7 @@ struct Page {
 impl QpnTable {
     /// An empty table; `seed` chooses the first number.
     pub fn new(worker: Worker, seed: u64) -> Self {
-        let pages = SPACE >> worker.bits >> PAGE_BITS;
+        let pages = SPACE >> worker.bits() >> PAGE_BITS;
         Self {
             worker,
             next: (seed % u64::from(SPACE)) as u32,
@@ -88,17 +106,18 @@ impl QpnTable {
     /// The slot of a queue pair.
     #[inline]
     pub fn slot(&self, qpn: Qpn) -> Option<u32> {
-        if !self.worker.owns(qpn) {
+        if !self.worker.numbers(qpn) {
             return None;
         }
-        let index = (qpn.get() >> self.worker.bits) as usize;
+        let index = (qpn.get() >> self.worker.bits()) as usize;
         let slot = self.pages.get(index / PAGE)?.as_ref()?.slots[index % PAGE];
         (slot != NONE).then_some(slot)
     }
 
     /// The slots of numbers of at least `from`, by number.
     pub fn slots_from(&self, from: Qpn) -> impl Iterator<Item = u32> {
-        let first = (from.get().saturating_sub(u32::from(self.worker.index))).div_ceil(1 << self.worker.bits) as usize;
+        let first =
+            (from.get().saturating_sub(u32::from(self.worker.index))).div_ceil(1 << self.worker.bits()) as usize;
         let pages = self.pages.iter().enumerate().skip(first / PAGE);
         pages
             .filter_map(|(n, page)| page.as_ref().map(|page| (n * PAGE, page)))
@@ -109,7 +128,7 @@ impl QpnTable {
 
     /// Takes the next free number for `slot`; `None` if every number is taken.
     pub fn allocate(&mut self, slot: u32) -> Option<Qpn> {
-        let stride = 1u32 << self.worker.bits;
+        let stride = 1u32 << self.worker.bits();
         for _ in 0..SPACE / stride {
             let number = (self.next & !self.worker.mask()) | u32::from(self.worker.index);
             self.next = (self.next + stride) % SPACE;
@@ -127,7 +146,7 @@ impl QpnTable {
         if self.slot(qpn).is_none() {
             return;
         }
-        let index = (qpn.get() >> self.worker.bits) as usize;
+        let index = (qpn.get() >> self.worker.bits()) as usize;
         let Some(entry) = self.pages.get_mut(index / PAGE) else { return };
         if let Some(page) = entry {
             page.slots[index % PAGE] = NONE;
@@ -140,7 +159,7 @@ impl QpnTable {
     }
 
     fn insert(&mut self, qpn: Qpn, slot: u32) {
-        let index = (qpn.get() >> self.worker.bits) as usize;
+        let index = (qpn.get() >> self.worker.bits()) as usize;
         if let Some(entry) = self.pages.get_mut(index / PAGE) {
             let page = entry.get_or_insert_with(|| Box::new(Page { slots: [NONE; PAGE], live: 0 }));
             page.slots[index % PAGE] = slot;
@@ -191,6 +210,27 @@ mod tests {
             lives += 1;
         }
         assert_eq!(lives, 65535);
+    }
+
+    #[test]
+    fn every_number_has_one_owner_and_the_management_qp_the_first() {
+        for count in [1, 2, 3, 5, 256] {
+            for number in (0..600).chain([SPACE - 2, SPACE - 1]).map(Qpn::new) {
+                let owners: Vec<_> = (0..count).filter(|i| Worker::new(*i, count).unwrap().owns(number)).collect();
+                assert_eq!(owners.len(), 1, "{number} of {count}");
+                if number == Qpn::GSI {
+                    assert_eq!(owners, [0]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_whose_low_bits_name_nobody_is_found_nowhere() {
+        let mut t = QpnTable::new(Worker::new(0, 3).unwrap(), 400);
+        let qpn = t.allocate(7).unwrap();
+        assert_eq!(t.slot(qpn), Some(7));
+        assert_eq!(t.slot(Qpn::new(qpn.get() | 3)), None);
     }
 
     #[test]

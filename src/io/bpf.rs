@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 
 use libc::sock_filter;
 
-use super::port::Steering;
 use super::sockopt;
+use crate::engine::Worker;
 use crate::wire::{ROCE_PORT, UDP_LEN};
 
 /// More own addresses than this are not looked at in the kernel, but one by one after receive.
@@ -40,19 +40,19 @@ pub(crate) fn drop_all() -> Vec<sock_filter> {
 
 /// For an `AF_PACKET` socket: whole UDP datagrams that arrive for us (not those we send) at the RoCE port, at one of
 /// `addresses` if there are any, and for this worker.
-pub(crate) fn packet_filter(addresses: &[IpAddr], steering: Steering) -> Vec<sock_filter> {
+pub(crate) fn packet_filter(addresses: &[IpAddr], worker: Worker) -> Vec<sock_filter> {
     let mut program = vec![load_word(libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE)];
     require(&mut program, u32::from(libc::PACKET_HOST));
     program.push(load_word(libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL));
-    let v4 = ipv4(addresses, steering);
+    let v4 = ipv4(addresses, worker);
     program.extend([jump_unless(libc::ETH_P_IP as u32, 1), skip(v4.len())]);
     program.extend(v4);
     require(&mut program, libc::ETH_P_IPV6 as u32);
-    program.extend(ipv6(addresses, steering));
+    program.extend(ipv6(addresses, worker));
     program
 }
 
-fn ipv4(addresses: &[IpAddr], steering: Steering) -> Vec<sock_filter> {
+fn ipv4(addresses: &[IpAddr], worker: Worker) -> Vec<sock_filter> {
     let mut program = vec![load_byte(NET + 9)];
     require(&mut program, UDP);
     // More Fragments, or a fragment offset.
@@ -73,11 +73,11 @@ fn ipv4(addresses: &[IpAddr], steering: Steering) -> Vec<sock_filter> {
     ]);
     require(&mut program, u32::from(ROCE_PORT));
     let dest_qp = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_IND, (NET + UDP_LEN as i32 + DEST_QP) as u32);
-    require_worker(&mut program, dest_qp, steering);
+    require_worker(&mut program, dest_qp, worker);
     program
 }
 
-fn ipv6(addresses: &[IpAddr], steering: Steering) -> Vec<sock_filter> {
+fn ipv6(addresses: &[IpAddr], worker: Worker) -> Vec<sock_filter> {
     let mut program = vec![load_byte(NET + 6)];
     require(&mut program, UDP);
     let own = addresses.iter().filter_map(|a| match a {
@@ -90,34 +90,34 @@ fn ipv6(addresses: &[IpAddr], steering: Steering) -> Vec<sock_filter> {
     require_one_of(&mut program, NET + 24, own, addresses);
     program.push(load_half(NET + 42));
     require(&mut program, u32::from(ROCE_PORT));
-    require_worker(&mut program, load_word(NET + 40 + UDP_LEN as i32 + DEST_QP), steering);
+    require_worker(&mut program, load_word(NET + 40 + UDP_LEN as i32 + DEST_QP), worker);
     program
 }
 
 /// For `SO_ATTACH_REUSEPORT_CBPF`, whose packets start at the UDP payload: the index of the socket in its group is the worker.
-pub(crate) fn reuseport_program(workers: u16) -> Vec<sock_filter> {
+pub(crate) fn reuseport_program(worker: Worker) -> Vec<sock_filter> {
     let mut program = vec![load_word(DEST_QP)];
-    program.extend(worker_of(workers));
+    program.extend(worker_of(worker));
     program.push(statement(libc::BPF_RET | libc::BPF_A, 0));
     program
 }
 
 /// A = the queue pair's worker, from A = the word with its number.
-fn worker_of(workers: u16) -> [sock_filter; 5] {
+fn worker_of(worker: Worker) -> [sock_filter; 5] {
     [
         statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, QP_MASK),
         jump(libc::BPF_JEQ, QP1, 2, 0),
-        statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, Steering::mask(workers)),
-        jump(libc::BPF_JGE, u32::from(workers), 0, 1),
+        statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, worker.mask()),
+        jump(libc::BPF_JGE, u32::from(worker.count()), 0, 1),
         statement(libc::BPF_LD | libc::BPF_IMM, 0),
     ]
 }
 
-fn require_worker(program: &mut Vec<sock_filter>, load: sock_filter, steering: Steering) {
-    if steering.count() > 1 {
+fn require_worker(program: &mut Vec<sock_filter>, load: sock_filter, worker: Worker) {
+    if worker.count() > 1 {
         program.push(load);
-        program.extend(worker_of(steering.count()));
-        require(program, u32::from(steering.index()));
+        program.extend(worker_of(worker));
+        require(program, u32::from(worker.index()));
     }
     program.push(statement(libc::BPF_RET | libc::BPF_K, ACCEPT));
 }

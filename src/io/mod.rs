@@ -24,7 +24,7 @@
 //!
 //! # Several workers
 //!
-//! Each worker opens a port of its own, with its [`Steering`]. Packets are steered by the destination queue pair of a receive's
+//! Each worker opens a port of its own, with its [`Worker`](crate::engine::Worker). Packets are steered by the destination queue pair of a receive's
 //! first packet: where queue pairs of several workers share a peer *and a lane*, a coalesced receive brings a worker packets of
 //! another's, which it finds no queue pair for; the peer sends them again. Peers that spread queue pairs over lanes (all do) meet
 //! this seldom.
@@ -56,5 +56,5 @@ mod tests;
 pub use faults::{Blackout, FaultCounts, FaultRates, Faults};
 pub use open::{Gso, PortSettings, open};
 pub use pcap_tee::{PcapLink, PcapTee};
-pub use port::{Backend, Capabilities, Driver, Port, PortCounters, PortError, Refusal, RefusalReason, Steering};
+pub use port::{Backend, Capabilities, Driver, Port, PortCounters, PortError, Refusal, RefusalReason};
 pub use socket_port::SocketPort;

@@ -8,13 +8,14 @@ use std::path::Path;
 use super::ethtool;
 use super::lanes::Lanes;
 use super::packet::PacketSocket;
-use super::port::{Backend, Capabilities, Driver, PortError, Steering};
+use super::port::{Backend, Capabilities, Driver, PortError};
 use super::self_check::{self, Findings};
 use super::sender::{Sender, Submit, Syscalls};
 use super::socket_port::{Inbox, Receiver, SocketPort, Source};
 use super::sockopt;
 use super::udp::{self, UdpSocket};
 use super::uring::{self, RingSubmit};
+use crate::engine::Worker;
 use crate::transport::{BurstLimits, IpIdRule};
 
 /// How to open a port.
@@ -31,7 +32,7 @@ pub struct PortSettings {
     /// Whether to send super-packets.
     pub gso: Gso,
     /// Which worker of how many. Workers open their ports in order, 0 first.
-    pub steering: Steering,
+    pub worker: Worker,
     /// Receive buffer in the kernel, for each socket. Without `CAP_NET_ADMIN` the sysctl `net.core.rmem_max` limits it.
     pub receive_buffer_bytes: usize,
     /// Send buffer in the kernel, for each lane. Without `CAP_NET_ADMIN` the sysctl `net.core.wmem_max` limits it.
@@ -52,7 +53,7 @@ impl Default for PortSettings {
             interface: None,
             addresses: Vec::new(),
             gso: Gso::Auto,
-            steering: Steering::ONLY,
+            worker: Worker::ONLY,
             receive_buffer_bytes: 16 << 20,
             send_buffer_bytes: 4 << 20,
             batch: 32,
@@ -168,19 +169,18 @@ fn open_packet(
         Ok(Findings { coalesced_packet, .. }) => *coalesced_packet,
         Err(_) => kernel() >= (6, 2),
     };
-    let PortSettings { addresses, steering, receive_buffer_bytes, .. } = settings;
-    let socket =
-        PacketSocket::open(interface, addresses, *steering, wants_vnet, *receive_buffer_bytes).map_err(|e| match e
-            .kind()
-        {
+    let PortSettings { addresses, worker, receive_buffer_bytes, .. } = settings;
+    let socket = PacketSocket::open(interface, addresses, *worker, wants_vnet, *receive_buffer_bytes).map_err(|e| {
+        match e.kind() {
             io::ErrorKind::PermissionDenied => PortError::NotPrivileged,
             _ => PortError::System { what: "open an AF_PACKET socket", source: e },
-        })?;
+        }
+    })?;
     if !socket.has_vnet {
         notes.push("coalesced packets cannot be received by AF_PACKET: needs Linux 6.2".to_owned());
     }
     // One worker holds the port for all.
-    let holds = if steering.index() == 0 { addresses.as_slice() } else { &[] };
+    let holds = if worker.index() == 0 { addresses.as_slice() } else { &[] };
     let holders = holds
         .iter()
         .map(|address| Ok((udp::hold(*address, interface)?, *address)))
@@ -206,7 +206,7 @@ fn open_udp(settings: &PortSettings, interface: u32, driver: Driver) -> Result<O
         receive_buffer_bytes: usize::MAX,
     };
     for address in &settings.addresses {
-        let udp = UdpSocket::open(*address, interface, settings.steering, settings.receive_buffer_bytes)?;
+        let udp = UdpSocket::open(*address, interface, settings.worker, settings.receive_buffer_bytes)?;
         opened.coalesces &= udp.coalesces;
         opened.receive_buffer_bytes = opened.receive_buffer_bytes.min(udp.buffer_bytes);
         let inbox = Inbox::new(driver, settings.batch).map_err(PortError::system("make a ring"))?;

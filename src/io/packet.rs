@@ -9,8 +9,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::arrival::LinkHeader;
 use super::bpf;
-use super::port::Steering;
 use super::sockopt::{self, Direction};
+use crate::engine::Worker;
 
 /// Hardware types whose frames begin with an Ethernet header.
 const ETHERNET_LIKE: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
@@ -28,13 +28,13 @@ impl PacketSocket {
     pub(super) fn open(
         interface: u32,
         addresses: &[IpAddr],
-        steering: Steering,
+        worker: Worker,
         wants_vnet: bool,
         buffer_bytes: usize,
     ) -> io::Result<Self> {
         // Protocol 0: nothing arrives before the filter is in place and the socket is bound.
         let socket = Socket::new_raw(Domain::PACKET, Type::RAW.nonblocking(), Some(Protocol::from(0)))?;
-        bpf::attach(&socket, libc::SO_ATTACH_FILTER, &mut bpf::packet_filter(addresses, steering))?;
+        bpf::attach(&socket, libc::SO_ATTACH_FILTER, &mut bpf::packet_filter(addresses, worker))?;
         // Spares the kernel a clone of each packet that we send (Linux 4.20); without it the filter drops the clones.
         let _ = sockopt::set_int(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
         let has_vnet = wants_vnet && sockopt::set_int(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).is_ok();
@@ -47,8 +47,8 @@ impl PacketSocket {
 }
 
 /// Replaces the filter of an open socket; no packet slips through meanwhile.
-pub(super) fn set_addresses(socket: &OwnedFd, addresses: &[IpAddr], steering: Steering) -> io::Result<()> {
-    bpf::attach(socket, libc::SO_ATTACH_FILTER, &mut bpf::packet_filter(addresses, steering))
+pub(super) fn set_addresses(socket: &OwnedFd, addresses: &[IpAddr], worker: Worker) -> io::Result<()> {
+    bpf::attach(socket, libc::SO_ATTACH_FILTER, &mut bpf::packet_filter(addresses, worker))
 }
 
 fn link_address(interface: u32) -> libc::sockaddr_ll {

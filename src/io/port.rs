@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::memory::Memory;
 use crate::transport::{Burst, BurstLimits};
-use crate::wire::{Datagram, Qpn};
+use crate::wire::Datagram;
 
 /// A way for RoCE packets in and out: one a worker.
 ///
@@ -295,47 +295,5 @@ impl PortError {
     /// For `map_err`.
     pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { what, source }
-    }
-}
-
-/// Which worker of how many a port serves: packets are steered to it by the low bits of their destination QP.
-///
-/// Worker `w` gets the queue pairs whose number ends in `w` in as many bits as the count of workers takes; numbers whose low
-/// bits name no worker, and QP 1, go to worker 0.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Steering {
-    index: u16,
-    count: u16,
-}
-
-impl Steering {
-    /// The only worker: everything is for it.
-    pub const ONLY: Self = Self { index: 0, count: 1 };
-
-    /// Worker `index` of `count`; `None` unless `index < count` and `count` is 1 to 256.
-    pub const fn new(index: u16, count: u16) -> Option<Self> {
-        if index < count && count <= 256 { Some(Self { index, count }) } else { None }
-    }
-
-    /// Which worker.
-    pub const fn index(self) -> u16 {
-        self.index
-    }
-
-    /// Of how many.
-    pub const fn count(self) -> u16 {
-        self.count
-    }
-
-    /// Whether packets for `qpn` are steered to this worker.
-    pub const fn owns(self, qpn: Qpn) -> bool {
-        let low = qpn.get() & Self::mask(self.count);
-        let worker = if qpn.get() == 1 || low >= self.count as u32 { 0 } else { low };
-        worker == self.index as u32
-    }
-
-    /// The bits of a QPN that name its worker.
-    pub(crate) const fn mask(count: u16) -> u32 {
-        (count as u32).next_power_of_two() - 1
     }
 }

@@ -16,8 +16,9 @@ use super::lanes::Lanes;
 use super::mailbox::Mailbox;
 use super::namespace::Namespace;
 use super::packet::PacketSocket;
-use super::port::{PortCounters, Steering};
+use super::port::PortCounters;
 use super::sender::{Sender, Syscalls};
+use crate::engine::Worker;
 use crate::memory::Memory;
 use crate::transport::{AddressVector, Burst, BurstLimits};
 use crate::wire::IpHeader;
@@ -73,7 +74,7 @@ impl Loopback {
     fn open() -> io::Result<Self> {
         let interface = nix::net::if_::if_nametoindex("lo")?;
         Ok(Self {
-            tap: PacketSocket::open(interface, &[HERE], Steering::ONLY, true, BUFFER_BYTES)?,
+            tap: PacketSocket::open(interface, &[HERE], Worker::ONLY, true, BUFFER_BYTES)?,
             mailbox: Mailbox::new(1),
             sender: Sender::new(Lanes::new(1, BUFFER_BYTES), Box::new(Syscalls), interface),
             memory: Memory::new([0; 32]),

@@ -231,7 +231,7 @@ impl Port for SocketPort {
 impl SocketPort {
     /// Backend `packet`: another filter, and the RoCE port of the new addresses held instead of the old.
     fn refilter(&mut self, addresses: &[IpAddr]) -> Result<(), PortError> {
-        if self.settings.steering.index() == 0 {
+        if self.settings.worker.index() == 0 {
             let kept = |(_, address): &(OwnedFd, IpAddr)| addresses.contains(address);
             self.holders.retain(kept);
             for address in addresses {
@@ -241,7 +241,7 @@ impl SocketPort {
             }
         }
         for receiver in &self.receivers {
-            packet::set_addresses(&receiver.socket, addresses, self.settings.steering)
+            packet::set_addresses(&receiver.socket, addresses, self.settings.worker)
                 .map_err(PortError::system("filter the AF_PACKET socket"))?;
         }
         Ok(())
@@ -258,8 +258,8 @@ impl SocketPort {
             if self.receivers.iter().any(bound) {
                 continue;
             }
-            let PortSettings { steering, receive_buffer_bytes, batch, .. } = self.settings;
-            let socket = UdpSocket::open(*address, self.interface, steering, receive_buffer_bytes)?.socket;
+            let PortSettings { worker, receive_buffer_bytes, batch, .. } = self.settings;
+            let socket = UdpSocket::open(*address, self.interface, worker, receive_buffer_bytes)?.socket;
             let inbox = Inbox::new(self.capabilities.driver, batch).map_err(PortError::system("make a ring"))?;
             let receiver = Receiver::new(socket, inbox, Source::Datagrams { local: *address });
             receiver.watch(&self.readable).map_err(PortError::system("watch a socket"))?;

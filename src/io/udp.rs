@@ -7,8 +7,9 @@ use std::os::fd::OwnedFd;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::bpf;
-use super::port::{PortError, Steering};
+use super::port::PortError;
 use super::sockopt::{self, Direction};
+use crate::engine::Worker;
 use crate::wire::ROCE_PORT;
 
 /// Holds the RoCE port of `address` and drops what comes: without it the kernel would answer each packet with an ICMP
@@ -35,10 +36,10 @@ impl UdpSocket {
     pub(super) fn open(
         address: IpAddr,
         interface: u32,
-        steering: Steering,
+        worker: Worker,
         buffer_bytes: usize,
     ) -> Result<Self, PortError> {
-        if steering.count() > 1 && steering.index() == 0 {
+        if worker.count() > 1 && worker.index() == 0 {
             // The shared bind below would also join another daemon's group: this one fails then.
             let alone = open(address).map_err(PortError::system("open a UDP socket"))?;
             bind(&alone, address, interface)?;
@@ -61,10 +62,10 @@ impl UdpSocket {
         let coalesces = set(libc::SOL_UDP, libc::UDP_GRO).is_ok();
         let buffer_bytes = sockopt::set_buffer(&socket, Direction::Receive, buffer_bytes)
             .map_err(PortError::system("size the receive buffer"))?;
-        if steering.count() > 1 {
+        if worker.count() > 1 {
             socket.set_reuse_port(true).map_err(PortError::system("share UDP port 4791 between workers"))?;
             bind(&socket, address, interface)?;
-            let mut program = bpf::reuseport_program(steering.count());
+            let mut program = bpf::reuseport_program(worker);
             bpf::attach(&socket, libc::SO_ATTACH_REUSEPORT_CBPF, &mut program)
                 .map_err(PortError::system("steer packets to workers"))?;
         } else {

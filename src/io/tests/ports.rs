@@ -4,7 +4,8 @@ use etherparse::UdpHeader;
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::io::{Capabilities, Gso, RefusalReason, Steering, packet as packet_sockets};
+use crate::engine::Worker;
+use crate::io::{Capabilities, Gso, RefusalReason, packet as packet_sockets};
 use crate::wire::{Ecn, Packet};
 
 #[test]
@@ -146,7 +147,7 @@ fn a_taken_port_or_lane_is_named() {
     every_kind("ports::a_taken_port_or_lane_is_named", |backend, driver| {
         let cable = Cable::lay();
         let mut first = cable.open_a(settings(backend, driver)).unwrap();
-        let two = PortSettings { steering: Steering::new(0, 2).unwrap(), ..settings(backend, driver) };
+        let two = PortSettings { worker: Worker::new(0, 2).unwrap(), ..settings(backend, driver) };
         for again in [settings(backend, driver), two] {
             let error = cable.open_a(again).err().unwrap();
             assert!(matches!(error, PortError::PortTaken { address } if address == A4), "{error}");
@@ -171,12 +172,10 @@ fn workers_get_the_queue_pairs_that_name_them() {
         for count in [2, 3] {
             let cable = Cable::lay();
             let mut a = cable.open_a(settings(backend, driver)).unwrap();
-            let steerings: Vec<Steering> = (0..count).map(|index| Steering::new(index, count).unwrap()).collect();
-            let mut workers: Vec<SocketPort> = steerings
+            let workers: Vec<Worker> = (0..count).map(|index| Worker::new(index, count).unwrap()).collect();
+            let mut ports: Vec<SocketPort> = workers
                 .iter()
-                .map(|steering| {
-                    cable.open_b(PortSettings { steering: *steering, ..settings(backend, driver) }).unwrap()
-                })
+                .map(|worker| cable.open_b(PortSettings { worker: *worker, ..settings(backend, driver) }).unwrap())
                 .collect();
             let limits = a.capabilities().burst;
             // QP 1 and numbers whose low bits name no worker are for worker 0.
@@ -189,14 +188,14 @@ fn workers_get_the_queue_pairs_that_name_them() {
                     assert!(burst.push_raw(&flow, &packet(&flow, qpn, 0, 64, 0)));
                     cable.send(&mut a, &[burst]);
                 }
-                for (worker, steering) in workers.iter_mut().zip(&steerings) {
-                    let expected: Vec<u32> = numbers.into_iter().filter(|n| steering.owns(Qpn::new(*n))).collect();
-                    let received = receive(worker, expected.len());
+                for (port, worker) in ports.iter_mut().zip(&workers) {
+                    let expected: Vec<u32> = numbers.into_iter().filter(|n| worker.owns(Qpn::new(*n))).collect();
+                    let received = receive(port, expected.len());
                     let mut got: Vec<u32> =
                         received.iter().map(|p| Packet::new_checked(&p.bytes).unwrap().dest_qp().get()).collect();
                     got.sort_by_key(|n| numbers.iter().position(|other| other == n));
-                    assert_eq!(got, expected, "{steering:?}");
-                    assert!(is_empty(worker));
+                    assert_eq!(got, expected, "{worker:?}");
+                    assert!(is_empty(port));
                 }
             }
         }
