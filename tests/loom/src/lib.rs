@@ -4,6 +4,7 @@
 mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
+// Each file serves the client and the daemon in the crate; a model here uses what can interleave.
 #[path = "../../../src/ipc/ring/bell.rs"]
 #[allow(dead_code)]
 mod bell;
