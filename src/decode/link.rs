@@ -47,7 +47,9 @@ impl Skip {
             Self::Frame(NotUdp::NotIp(_)) => "not IP",
             Self::Frame(NotUdp::NotUdp(_)) => "not UDP",
             Self::Frame(NotUdp::Fragment) => "IP fragment",
-            Self::Frame(NotUdp::TooShort { .. } | NotUdp::Ip(_) | NotUdp::Udp(_)) => "damaged headers",
+            Self::Frame(NotUdp::TooShort { .. } | NotUdp::Ip(_) | NotUdp::Udp(_) | NotUdp::NoLength) => {
+                "damaged headers"
+            }
             Self::OtherPort(_) => "another UDP port",
             Self::Malformed(_) => "malformed RoCEv2",
         }
@@ -59,7 +61,7 @@ pub(super) fn parse<'a>(record: &Record<'a>) -> Result<Datagram<'a>, Skip> {
     let link = record.link.ok_or(Skip::NoInterface)?;
     let frame = parse_frame(link, record.data)?.map_err(|e| {
         let captured = record.data.len();
-        let damaged = matches!(e, NotUdp::TooShort { .. } | NotUdp::Ip(_) | NotUdp::Udp(_));
+        let damaged = matches!(e, NotUdp::TooShort { .. } | NotUdp::Ip(_) | NotUdp::Udp(_) | NotUdp::NoLength);
         match u32::try_from(captured) {
             Ok(len) if damaged && len < record.original_len => {
                 Skip::Truncated { captured, original: record.original_len }

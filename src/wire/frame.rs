@@ -36,6 +36,9 @@ pub enum NotUdp {
     /// The UDP header is cut short, or its length is not that of the bytes there.
     #[error("UDP header: {0}")]
     Udp(err::LenError),
+    /// The UDP length is 0, as in jumbograms (RFC 2675), which RoCEv2 has none of. The ICRC covers the length.
+    #[error("UDP length 0")]
+    NoLength,
 }
 
 /// A UDP datagram and what its headers said.
@@ -96,6 +99,9 @@ pub fn parse_ip(packet: &[u8]) -> Result<Frame<'_>, NotUdp> {
         return Err(NotUdp::NotUdp(payload.ip_number.0));
     }
     let udp = UdpSlice::from_slice(payload.payload).map_err(NotUdp::Udp)?;
+    if udp.length() == 0 {
+        return Err(NotUdp::NoLength);
+    }
     Ok(Frame {
         ip: ip_header(&slice),
         source_port: udp.source_port(),
@@ -208,6 +214,9 @@ mod tests {
         let mut lying = whole.clone();
         lying[25] = 200;
         assert!(matches!(parse_ip(&lying), Err(NotUdp::Udp(_))));
+        // A length of 0 is a lie too: with the length that is there the ICRC would be right.
+        lying[25] = 0;
+        assert_eq!(parse_ip(&lying).unwrap_err(), NotUdp::NoLength);
 
         let frame = ethernet(&[[0x81, 0, 0, 5]], IPV4, &whole);
         for len in 0..frame.len() {
