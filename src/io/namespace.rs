@@ -118,6 +118,20 @@ impl Namespace {
         })
     }
 
+    /// A socket that sends frames out of interface `name` as they are, right or wrong, and receives what passes there either way.
+    pub fn frames(&self, name: &str) -> Result<socket2::Socket, NamespaceError> {
+        let open = || {
+            let socket = socket2::Socket::new_raw(socket2::Domain::PACKET, socket2::Type::RAW.nonblocking(), None)?;
+            super::packet::bind(&socket, nix::net::if_::if_nametoindex(name)?)?;
+            Ok(socket)
+        };
+        self.run(open)?.map_err(|source| NamespaceError::Device {
+            what: "send frames out of",
+            name: name.to_owned(),
+            source,
+        })
+    }
+
     /// Lays a cable between two namespaces: a veth pair, both ends up with their addresses, this MTU.
     pub fn connect(a: End<'_>, b: End<'_>, mtu: u32) -> Result<(), NamespaceError> {
         // Interfaces number themselves from 1 in every namespace, and the kernel takes its time (a second) to notice the carrier of
