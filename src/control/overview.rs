@@ -2,7 +2,7 @@
 
 use super::view::{Device, Percentiles};
 use super::worker::WorkerHandle;
-use crate::counters::{Counter, Distribution, HistogramSnapshot};
+use crate::counters::{Counter, Distribution, HistogramSnapshot, SharedCounters};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,18 @@ pub struct Overview {
     started: Instant,
     device: ArcSwap<Device>,
     workers: Vec<WorkerHandle>,
+    counters: SharedCounters,
 }
 
 impl Overview {
     /// A daemon that starts now.
     pub fn new(device: Device, workers: Vec<WorkerHandle>) -> Self {
-        Self { started: Instant::now(), device: ArcSwap::from_pointee(device), workers }
+        Self {
+            started: Instant::now(),
+            device: ArcSwap::from_pointee(device),
+            workers,
+            counters: SharedCounters::new(),
+        }
     }
 
     /// Publishes a change of the device: carrier, MTU, addresses.
@@ -42,9 +48,16 @@ impl Overview {
         self.started.elapsed()
     }
 
-    /// A counter summed over all workers.
+    /// What the daemon counts beside its workers.
+    pub fn counters(&self) -> &SharedCounters {
+        &self.counters
+    }
+
+    /// A counter summed over all workers and the daemon itself.
     pub fn total(&self, counter: Counter) -> u64 {
-        self.workers.iter().fold(0, |sum, w| sum.wrapping_add(w.counters().get(counter)))
+        self.workers
+            .iter()
+            .fold(self.counters.published().get(counter), |sum, w| sum.wrapping_add(w.counters().get(counter)))
     }
 
     /// A histogram summed over all workers; `None` without workers.

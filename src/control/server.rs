@@ -58,8 +58,13 @@ pub async fn serve(
         .build_v1()?;
 
     let access = socket.access();
-    let connections = UnixListenerStream::new(socket.listener()?)
-        .then(move |stream| async move { Connection::admit(stream?, access).await });
+    let connections = UnixListenerStream::new(socket.listener()?).then({
+        let counters = overview.counters().clone();
+        move |stream| {
+            let counters = counters.clone();
+            async move { Connection::admit(stream?, access, &counters).await }
+        }
+    });
     let services = Services { overview };
     Server::builder()
         .concurrency_limit_per_connection(CALLS_PER_CONNECTION)

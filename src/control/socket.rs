@@ -3,6 +3,7 @@
 //! Two locks hold the door. The file's mode lets the kernel refuse strangers before they are heard; the peer's
 //! credentials (`SO_PEERCRED`) decide again, so that a file whose mode somebody changed gives nothing away.
 
+use crate::counters::{Counter, SharedCounters};
 use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist};
 use std::ffi::CString;
 use std::io;
@@ -149,11 +150,16 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Decides about the peer of `stream`. The name service may block, so it is asked on a thread that may.
-    pub(super) async fn admit(stream: tokio::net::UnixStream, access: Access) -> io::Result<Self> {
+    pub(super) async fn admit(
+        stream: tokio::net::UnixStream,
+        access: Access,
+        counters: &SharedCounters,
+    ) -> io::Result<Self> {
         let peer = stream.peer_cred()?;
         let (uid, gid) = (Uid::from_raw(peer.uid()), Gid::from_raw(peer.gid()));
         let admitted = tokio::task::spawn_blocking(move || access.admits(uid, gid)).await.unwrap_or(false);
         if !admitted {
+            counters.count(Counter::ControlRefused);
             tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a stranger on the control socket");
         }
         Ok(Self { stream, admission: Admission { admitted } })

@@ -3,7 +3,7 @@
 use super::client::{Client, ClientError};
 use super::worker::{PAGE_ENTRIES, Request, Requests, WorkerHandle};
 use super::*;
-use crate::counters::{Counter, Distribution, Publisher};
+use crate::counters::{Counter, Distribution, Publisher, Tally};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -13,7 +13,9 @@ fn worker(index: u32, qpns: Vec<u32>, regions: u32) -> WorkerHandle {
     let mut counters = Publisher::new();
     counters.set(Counter::ReceivedPackets, 100);
     counters.set(Counter::AsleepNs, 1_500_000_000);
-    counters.record(Distribution::CompletionLatency, 1_500);
+    let mut latency = Tally::new(Distribution::CompletionLatency);
+    latency.record(1_500);
+    counters.set_histogram(&latency);
     let (wake, woken) = channel();
     let (handle, requests) = WorkerHandle::new(index, counters.published(), move || wake.send(()).unwrap_or_default());
     std::thread::spawn(move || answer(index, &qpns, regions, &requests, &woken));

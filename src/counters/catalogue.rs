@@ -11,6 +11,15 @@ pub enum Kind {
     Gauge,
 }
 
+/// Who counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scope {
+    /// Each worker for itself: the metric has a label `worker`.
+    Worker,
+    /// The daemon as a whole.
+    Daemon,
+}
+
 /// Counters that share a metric's name and differ in one label.
 #[derive(Debug)]
 pub struct Family {
@@ -20,6 +29,8 @@ pub struct Family {
     pub help: &'static str,
     /// How its values move.
     pub kind: Kind,
+    /// Who counts them.
+    pub scope: Scope,
     /// The label that tells the members apart; `None` if there is only one.
     pub label: Option<&'static str>,
     /// The members.
@@ -36,10 +47,10 @@ impl Family {
     }
 }
 
-/// Makes [`Counter`] and [`FAMILIES`] from one table. A family without a label has the one member `_`.
+/// Makes [`Counter`] and [`FAMILIES`] from one table. A family is each worker's if it does not say `of Daemon`.
 macro_rules! catalogue {
     ($(
-        $kind:ident $name:literal $(by $label:literal)? : $help:literal { $($member:ident = $value:literal),+ $(,)? }
+        $kind:ident $(of $scope:ident)? $name:literal $(by $label:literal)? : $help:literal { $($member:ident = $value:literal),+ $(,)? }
     )+) => {
         /// One published number. The table beside says what it means.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -74,6 +85,7 @@ macro_rules! catalogue {
                 name: $name,
                 help: $help,
                 kind: Kind::$kind,
+                scope: catalogue!(@scope $($scope)?),
                 label: catalogue!(@label $($label)?),
                 members: &[$(Counter::$member,)+],
             },
@@ -81,6 +93,8 @@ macro_rules! catalogue {
     };
     (@label $label:literal) => { Some($label) };
     (@label) => { None };
+    (@scope $scope:ident) => { Scope::$scope };
+    (@scope) => { Scope::Worker };
 }
 
 catalogue! {
@@ -89,6 +103,10 @@ catalogue! {
     Counter "holdfast_received_bytes_total": "Bytes of RoCE packets taken from the port, from BTH to ICRC." { ReceivedBytes = "" }
     Counter "holdfast_transmitted_packets_total": "RoCE packets that the port took." { TransmittedPackets = "" }
     Counter "holdfast_transmitted_bytes_total": "Bytes of RoCE packets that the port took, from BTH to ICRC." { TransmittedBytes = "" }
+    Counter "holdfast_port_calls_total" by "direction": "Receives from the kernel and sends to it, each of one packet or one super-packet." {
+        PortReceives = "receive",
+        PortSends = "transmit",
+    }
     Counter "holdfast_transmit_backpressure_total": "Times that a send found the kernel's buffers full; the burst waits." { TransmitBackpressure = "" }
     Counter "holdfast_transmit_refused_bursts_total" by "reason": "Bursts that the kernel refused, by reason; to the transport they are lost." {
         TransmitTooLarge = "too_large",
@@ -160,6 +178,7 @@ catalogue! {
         ReceiveFlushed = "receive_flushed",
     }
     Counter "holdfast_cnps_received_total": "Congestion notifications for a queue pair, from its peer." { CnpsReceived = "" }
+    Counter "holdfast_looped_packets_total": "Packets between two queue pairs of one worker, which no port saw." { LoopedPackets = "" }
     Counter "holdfast_local_messages_total": "Messages that two queue pairs of this daemon exchanged by one copy, without packets." { LocalMessages = "" }
     Counter "holdfast_local_bytes_total": "Bytes that two queue pairs of this daemon exchanged by one copy, without packets." { LocalBytes = "" }
 
@@ -174,6 +193,61 @@ catalogue! {
     Counter "holdfast_clients_gone_total" by "reason": "Programs that left: by themselves or by dying, or expelled for breaking the protocol." {
         ClientsLeft = "left",
         ClientsExpelled = "expelled",
+    }
+
+    Counter of Daemon "holdfast_attach_refused_total" by "reason": "Programs that connected and were turned away, or had to wait for a descriptor, by reason." {
+        AttachNotPermitted = "not_permitted",
+        AttachTooMany = "too_many_clients",
+        AttachWorkerBusy = "worker_busy",
+        AttachNoDescriptors = "no_descriptors",
+        AttachFailed = "failed",
+        AttachVersion = "version",
+    }
+    Counter "holdfast_client_requests_total": "Requests of programs over their sockets: to make, change and remove objects." { ClientRequests = "" }
+    Counter "holdfast_client_requests_refused_total" by "reason": "Requests of programs that were refused, by reason." {
+        RefusedUnknown = "unknown_object",
+        RefusedBusy = "busy",
+        RefusedLimit = "limit",
+        RefusedNotPermitted = "not_permitted",
+        RefusedInvalid = "invalid",
+        RefusedSystem = "system",
+    }
+    Counter "holdfast_doorbells_total" by "kind": "Doorbells: rings of queues found in shared memory, and wake-ups of a worker that slept." {
+        DoorbellRings = "ring",
+        DoorbellWakes = "wake",
+    }
+    Counter "holdfast_work_requests_total" by "queue": "Work requests of programs that were posted." {
+        PostedSends = "send",
+        PostedReceives = "receive",
+    }
+    Counter "holdfast_work_requests_refused_total" by "reason": "Work requests of programs that were not posted, by reason." {
+        BadWorkMalformed = "malformed",
+        BadWorkState = "qp_state",
+        BadWorkQueueFull = "queue_full",
+        BadWorkInvalid = "invalid",
+    }
+    Counter "holdfast_completions_total": "Completions handed to programs." { Completions = "" }
+    Counter "holdfast_completions_lost_total": "Completions for which a program's completion queue had no room: its queue pairs failed." { CompletionsLost = "" }
+    Counter "holdfast_completion_events_total": "Events written to completion channels." { CompletionEvents = "" }
+    Counter "holdfast_async_events_total" by "kind": "Asynchronous events (ibv_event_type), by kind." {
+        EventCqErr = "cq_err",
+        EventQpFatal = "qp_fatal",
+        EventQpReqErr = "qp_req_err",
+        EventQpAccessErr = "qp_access_err",
+        EventCommEst = "comm_est",
+        EventSqDrained = "sq_drained",
+        EventQpLastWqeReached = "qp_last_wqe_reached",
+        EventSrqLimitReached = "srq_limit_reached",
+        EventPortActive = "port_active",
+        EventPortErr = "port_err",
+    }
+    Counter "holdfast_events_lost_total": "Events that a program did not read in time: its pipe was full." { EventsLost = "" }
+
+    // The daemon as a whole.
+    Counter of Daemon "holdfast_control_refused_total": "Connections to the control socket by users who may not ask." { ControlRefused = "" }
+    Counter of Daemon "holdfast_settings_reloads_total" by "result": "Reloads of the settings: applied, or refused for what stands in the file." {
+        ReloadApplied = "applied",
+        ReloadRefused = "refused",
     }
 
     // The worker thread.

@@ -1,4 +1,4 @@
-//! Histograms with fixed buckets, one writer, any number of readers.
+//! Histograms with fixed buckets: counted by one worker for itself, published for any number of readers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,8 @@ const MAX_BOUNDS: usize = 20;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum Distribution {
-    /// Nanoseconds from the posting of a send request to its completion.
+    /// Nanoseconds from when the worker took a send request from its queue until it handed out its completion. Requests that
+    /// complete without a completion (unsignalled ones) are not in it.
     CompletionLatency,
     /// Packets in a burst handed to the kernel in one send.
     TransmitBurst,
@@ -60,7 +61,9 @@ impl Distribution {
     /// What the metric says, for its HELP line.
     pub const fn help(self) -> &'static str {
         match self {
-            Self::CompletionLatency => "Time from the posting of a send request to its completion.",
+            Self::CompletionLatency => {
+                "Time from when a send request was taken from its program to when its completion was handed back; unsignalled requests are not counted."
+            }
             Self::TransmitBurst => "Packets handed to the kernel in one send.",
             Self::ReceiveBurst => "Packets taken from the kernel in one receive.",
         }
@@ -83,7 +86,40 @@ impl Distribution {
     }
 }
 
-/// Counts of samples by bucket; the last bucket has no upper bound.
+/// Samples by bucket, as the worker that takes them counts them; the last bucket has no upper bound.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    which: Distribution,
+    buckets: [u64; MAX_BOUNDS + 1],
+    sum: u64,
+    /// The last sample and its bucket: requests that came in one turn and go in another have the same latency.
+    last: (u64, usize),
+}
+
+impl Tally {
+    /// No samples yet.
+    pub const fn new(which: Distribution) -> Self {
+        Self { which, buckets: [0; MAX_BOUNDS + 1], sum: 0, last: (0, 0) }
+    }
+
+    /// Notes a sample, in the distribution's own unit ([`Distribution::unit`]).
+    #[inline]
+    pub fn record(&mut self, sample: u64) {
+        if sample != self.last.0 {
+            self.last = (sample, self.which.bounds().partition_point(|bound| *bound < sample));
+        }
+        let bucket = &mut self.buckets[self.last.1];
+        *bucket = bucket.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(sample);
+    }
+
+    /// What it measures.
+    pub const fn distribution(&self) -> Distribution {
+        self.which
+    }
+}
+
+/// A published [`Tally`].
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [AtomicU64; MAX_BOUNDS + 1],
@@ -95,11 +131,11 @@ impl Histogram {
         Self { buckets: [const { AtomicU64::new(0) }; MAX_BOUNDS + 1], sum: AtomicU64::new(0) }
     }
 
-    /// One writer only, as [`super::Publisher`] makes sure.
-    pub(super) fn record(&self, which: Distribution, sample: u64) {
-        let bucket = which.bounds().partition_point(|bound| *bound < sample);
-        bump(&self.buckets[bucket], 1);
-        bump(&self.sum, sample);
+    pub(super) fn publish(&self, tally: &Tally) {
+        for (cell, n) in self.buckets.iter().zip(&tally.buckets) {
+            cell.store(*n, Ordering::Relaxed);
+        }
+        self.sum.store(tally.sum, Ordering::Relaxed);
     }
 
     pub(super) fn snapshot(&self, which: Distribution) -> HistogramSnapshot {
@@ -110,10 +146,6 @@ impl Histogram {
             sum: self.sum.load(Ordering::Relaxed),
         }
     }
-}
-
-fn bump(cell: &AtomicU64, n: u64) {
-    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
 /// A histogram as it was read.
@@ -173,25 +205,30 @@ mod tests {
         }
     }
 
+    fn published(tally: &Tally) -> HistogramSnapshot {
+        let histogram = Histogram::new();
+        histogram.publish(tally);
+        histogram.snapshot(tally.distribution())
+    }
+
     #[test]
     fn a_sample_on_a_bound_belongs_below_it() {
-        let h = Histogram::new();
+        let mut tally = Tally::new(Distribution::ReceiveBurst);
         for sample in [0, 1, 2, 3, 128, 129, u64::MAX] {
-            h.record(Distribution::ReceiveBurst, sample);
+            tally.record(sample);
         }
-        let seen = h.snapshot(Distribution::ReceiveBurst);
+        let seen = published(&tally);
         assert_eq!(seen.buckets, [2, 1, 1, 0, 0, 0, 0, 1, 2]);
         assert_eq!(seen.count(), 7);
     }
 
     #[test]
     fn quantiles_are_the_bounds_that_hold_them() {
-        let h = Histogram::new();
-        for _ in 0..99 {
-            h.record(Distribution::CompletionLatency, 1_500);
-        }
-        h.record(Distribution::CompletionLatency, 20_000_000_000);
-        let seen = h.snapshot(Distribution::CompletionLatency);
+        let mut tally = Tally::new(Distribution::CompletionLatency);
+        (0..99).for_each(|_| tally.record(1_500));
+        tally.record(20_000_000_000);
+        let seen = published(&tally);
+        assert_eq!(seen.sum, 99 * 1_500 + 20_000_000_000);
         assert_eq!(seen.quantile(0.5), Some(2_000));
         assert_eq!(seen.quantile(0.99), Some(2_000));
         assert_eq!(seen.quantile(1.0), None, "beyond the last bound");
@@ -202,6 +239,6 @@ mod tests {
 
     #[test]
     fn without_samples_there_is_no_quantile() {
-        assert_eq!(Histogram::new().snapshot(Distribution::TransmitBurst).quantile(0.5), None);
+        assert_eq!(published(&Tally::new(Distribution::TransmitBurst)).quantile(0.5), None);
     }
 }

@@ -12,8 +12,8 @@
 mod catalogue;
 mod histogram;
 
-pub use catalogue::{Counter, FAMILIES, Family, Kind};
-pub use histogram::{Distribution, Histogram, HistogramSnapshot};
+pub use catalogue::{Counter, FAMILIES, Family, Kind, Scope};
+pub use histogram::{Distribution, Histogram, HistogramSnapshot, Tally};
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -73,13 +73,42 @@ impl Publisher {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Notes one sample in a histogram, in the distribution's own unit ([`Distribution::unit`]).
-    pub fn record(&mut self, which: Distribution, sample: u64) {
-        self.shared.histograms[which as usize].record(which, sample);
+    /// Publishes a histogram that the worker keeps itself.
+    pub fn set_histogram(&mut self, tally: &Tally) {
+        self.shared.histograms[tally.distribution() as usize].publish(tally);
     }
 }
 
 impl Default for Publisher {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the daemon counts beside its workers: seldom, from several threads.
+#[derive(Clone, Debug)]
+pub struct SharedCounters {
+    shared: Arc<Published>,
+}
+
+impl SharedCounters {
+    /// Counters at zero.
+    pub fn new() -> Self {
+        Self { shared: Publisher::new().shared }
+    }
+
+    /// The read side.
+    pub fn published(&self) -> Arc<Published> {
+        Arc::clone(&self.shared)
+    }
+
+    /// One more.
+    pub fn count(&self, counter: Counter) {
+        self.shared.values[counter as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Default for SharedCounters {
     fn default() -> Self {
         Self::new()
     }
@@ -95,11 +124,24 @@ mod tests {
         let reader = worker.published();
         worker.set(Counter::ReceivedPackets, 40);
         worker.add(Counter::ReceivedPackets, 2);
-        worker.record(Distribution::TransmitBurst, 60);
+        let mut bursts = Tally::new(Distribution::TransmitBurst);
+        bursts.record(60);
+        worker.set_histogram(&bursts);
         assert_eq!(reader.get(Counter::ReceivedPackets), 42);
         assert_eq!(reader.get(Counter::TransmittedPackets), 0);
         let bursts = reader.histogram(Distribution::TransmitBurst);
         assert_eq!((bursts.count(), bursts.sum), (1, 60));
+    }
+
+    #[test]
+    fn what_many_threads_count_adds_up() {
+        let counters = SharedCounters::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| counters.count(Counter::ControlRefused)));
+            }
+        });
+        assert_eq!(counters.published().get(Counter::ControlRefused), 4000);
     }
 
     #[test]

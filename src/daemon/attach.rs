@@ -1,6 +1,7 @@
 //! The socket where programs attach.
 
 use crate::control::Access;
+use crate::counters::{Counter, SharedCounters};
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Gid, Uid};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -40,6 +41,7 @@ pub(super) struct AttachSocket {
     listener: Socket,
     path: PathBuf,
     access: Access,
+    counters: SharedCounters,
 }
 
 impl AttachSocket {
@@ -47,13 +49,13 @@ impl AttachSocket {
     ///
     /// # Errors
     /// See [`AttachError`].
-    pub(super) fn bind(path: &Path, access: Access) -> Result<Self, AttachError> {
+    pub(super) fn bind(path: &Path, access: Access, counters: SharedCounters) -> Result<Self, AttachError> {
         let refused = |what| move |source| AttachError::Refused { what, path: path.to_owned(), source };
         remove_stale(path)?;
         let listener = Socket::new(Domain::UNIX, Type::SEQPACKET, None).map_err(refused("make"))?;
         listener.set_nonblocking(true).map_err(refused("set up"))?;
         listener.bind(&SockAddr::unix(path).map_err(refused("name"))?).map_err(refused("listen on"))?;
-        let this = Self { listener, path: path.to_owned(), access };
+        let this = Self { listener, path: path.to_owned(), access, counters };
         // Until its group is set, the file is only the owner's.
         let mode = |mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
         mode(0o600).map_err(refused("set the mode of"))?;
@@ -81,6 +83,7 @@ impl AttachSocket {
                 Err(e)
                     if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) =>
                 {
+                    self.counters.count(Counter::AttachNoDescriptors);
                     tracing::warn!("no descriptors left for another program: raise LimitNOFILE");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
@@ -94,6 +97,7 @@ impl AttachSocket {
         if self.access.admits(Uid::from_raw(peer.uid()), Gid::from_raw(peer.gid())) {
             serve(program, peer);
         } else {
+            self.counters.count(Counter::AttachNotPermitted);
             tracing::warn!(
                 pid = peer.pid(),
                 uid = peer.uid(),
@@ -136,14 +140,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("attach.sock");
         let access = Access::for_group("");
-        let first = AttachSocket::bind(&path, access).unwrap();
-        assert!(matches!(AttachSocket::bind(&path, access), Err(AttachError::InUse(_))));
+        let first = AttachSocket::bind(&path, access, SharedCounters::new()).unwrap();
+        assert!(matches!(AttachSocket::bind(&path, access, SharedCounters::new()), Err(AttachError::InUse(_))));
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // A daemon that dies closes its listener and leaves the file.
         let dead = dir.path().join("dead.sock");
         std::fs::rename(&path, &dead).unwrap();
         drop(first);
-        let _second = AttachSocket::bind(&dead, access).unwrap();
+        let _second = AttachSocket::bind(&dead, access, SharedCounters::new()).unwrap();
     }
 
     #[test]
@@ -151,7 +155,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "precious").unwrap();
-        assert!(matches!(AttachSocket::bind(&path, Access::for_group("")), Err(AttachError::NotASocket(_))));
+        assert!(matches!(
+            AttachSocket::bind(&path, Access::for_group(""), SharedCounters::new()),
+            Err(AttachError::NotASocket(_))
+        ));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }
 }

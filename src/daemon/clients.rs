@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tracing::{debug, info, warn};
 
-/// Clients that came and went, by reason.
+/// Clients that came, rang and went, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Visits {
     /// They attached.
@@ -25,6 +25,10 @@ pub(super) struct Visits {
     pub died: u64,
     /// They broke the protocol.
     pub expelled: u64,
+    /// They could not be served: no descriptor or memory was left.
+    pub failed: u64,
+    /// Times that one of them woke the worker.
+    pub wakes: u64,
 }
 
 /// Clients attached to the whole daemon: a worker holds one for each of its own, the listener counts them.
@@ -121,7 +125,10 @@ impl Clients {
                 self.visits.attached += 1;
                 info!(pid, "client attached");
             }
-            Err(error) => warn!(%error, "cannot serve a client that connected"),
+            Err(error) => {
+                self.visits.failed += 1;
+                warn!(%error, "cannot serve a client that connected");
+            }
         }
     }
 
@@ -152,7 +159,11 @@ impl Clients {
         match ready {
             Ready::Client(token) => self.handle_socket(now, token as usize, engine, waiter),
             Ready::ClientExit(token) => self.leave(now, token as usize, &Leaving::Died, engine, waiter),
-            Ready::Port | Ready::PortWritable | Ready::Wake | Ready::Deadline | Ready::Doorbell => false,
+            Ready::Doorbell => {
+                self.visits.wakes += 1;
+                false
+            }
+            Ready::Port | Ready::PortWritable | Ready::Wake | Ready::Deadline => false,
         }
     }
 

@@ -132,6 +132,10 @@ impl metrics::Source for Facts {
         self.overview.workers().iter().map(|w| w.published()).collect()
     }
 
+    fn daemon(&self) -> Arc<Published> {
+        self.overview.counters().published()
+    }
+
     fn health(&self) -> Result<(), String> {
         if self.is_healthy.load(Ordering::Relaxed) { Ok(()) } else { Err("a worker does not answer".into()) }
     }

@@ -1,10 +1,10 @@
 //! A worker's counters, published for the metrics.
 
 use super::clients::Visits;
-use crate::counters::{Counter, Distribution, Publisher};
+use crate::counters::{Counter, Distribution, Publisher, Tally};
 use crate::engine::{DropReason, Engine};
 use crate::io::{Port, PortCounters};
-use crate::ipc::server::Server;
+use crate::ipc::server::{BadWorkCounters, EventCounters, RefusalCounters, Server, SessionCounters};
 use crate::time::Duration;
 use crate::transport::{Burst, QpCounters, Refusal};
 
@@ -15,12 +15,21 @@ pub(super) struct Publication {
     turns_busy: u64,
     turns_idle: u64,
     asleep_ns: u64,
+    received: Tally,
+    transmitted: Tally,
 }
 
 impl Publication {
     /// Publishes through `publisher`.
     pub(super) fn new(publisher: Publisher) -> Self {
-        Self { publisher, turns_busy: 0, turns_idle: 0, asleep_ns: 0 }
+        Self {
+            publisher,
+            turns_busy: 0,
+            turns_idle: 0,
+            asleep_ns: 0,
+            received: Tally::new(Distribution::ReceiveBurst),
+            transmitted: Tally::new(Distribution::TransmitBurst),
+        }
     }
 
     /// A turn of the loop is over.
@@ -34,12 +43,12 @@ impl Publication {
 
     /// One receive brought this many packets.
     pub(super) fn handle_receive(&mut self, packets: usize) {
-        self.publisher.record(Distribution::ReceiveBurst, packets as u64);
+        self.received.record(packets as u64);
     }
 
     /// A burst goes to the port.
     pub(super) fn handle_burst(&mut self, burst: &Burst) {
-        self.publisher.record(Distribution::TransmitBurst, burst.packet_count() as u64);
+        self.transmitted.record(burst.packet_count() as u64);
     }
 
     /// The worker slept.
@@ -53,31 +62,57 @@ impl Publication {
         p.set(Counter::TurnsBusy, self.turns_busy);
         p.set(Counter::TurnsIdle, self.turns_idle);
         p.set(Counter::AsleepNs, self.asleep_ns);
+        [&self.received, &self.transmitted, server.latency()].into_iter().for_each(|tally| p.set_histogram(tally));
         let received = port.counters();
         publish_port(p, &received);
         publish_drops(p, engine, &received);
         publish_transport(p, engine.totals());
         publish_engine(p, engine);
-        publish_clients(p, server, visits);
+        publish_visits(p, visits);
+        publish_sessions(p, server);
+        publish_events(p, server.events());
     }
 }
 
+// Structs of counters are taken apart whole: one that gets a new field does not compile until it is published.
+
 fn publish_port(p: &mut Publisher, c: &PortCounters) {
-    p.set(Counter::ReceivedPackets, c.received_packets);
-    p.set(Counter::ReceivedBytes, c.received_bytes);
-    p.set(Counter::TransmittedPackets, c.transmitted_packets);
-    p.set(Counter::TransmittedBytes, c.transmitted_bytes);
-    p.set(Counter::TransmitBackpressure, c.backpressure);
-    p.set(Counter::TransmitTooLarge, c.refused_too_large);
-    p.set(Counter::TransmitUnreachable, c.refused_unreachable);
-    p.set(Counter::TransmitForbidden, c.refused_forbidden);
-    p.set(Counter::TransmitOther, c.refused_other);
-    p.set(Counter::KernelDropped, c.kernel_dropped);
+    let PortCounters {
+        received_packets,
+        received_bytes,
+        receives,
+        transmitted_packets,
+        transmitted_bytes,
+        sends,
+        backpressure,
+        refused_too_large,
+        refused_unreachable,
+        refused_forbidden,
+        refused_other,
+        dropped_truncated,
+        dropped_fragment,
+        // With those of the engine.
+        dropped_malformed: _,
+        dropped_not_ours: _,
+        kernel_dropped,
+    } = *c;
+    p.set(Counter::ReceivedPackets, received_packets);
+    p.set(Counter::ReceivedBytes, received_bytes);
+    p.set(Counter::PortReceives, receives);
+    p.set(Counter::TransmittedPackets, transmitted_packets);
+    p.set(Counter::TransmittedBytes, transmitted_bytes);
+    p.set(Counter::PortSends, sends);
+    p.set(Counter::TransmitBackpressure, backpressure);
+    p.set(Counter::TransmitTooLarge, refused_too_large);
+    p.set(Counter::TransmitUnreachable, refused_unreachable);
+    p.set(Counter::TransmitForbidden, refused_forbidden);
+    p.set(Counter::TransmitOther, refused_other);
+    p.set(Counter::DropTruncated, dropped_truncated);
+    p.set(Counter::DropFragment, dropped_fragment);
+    p.set(Counter::KernelDropped, kernel_dropped);
 }
 
 fn publish_drops(p: &mut Publisher, engine: &Engine, port: &PortCounters) {
-    p.set(Counter::DropTruncated, port.dropped_truncated);
-    p.set(Counter::DropFragment, port.dropped_fragment);
     let counters = engine.counters();
     for reason in DropReason::all() {
         let from_port = match reason {
@@ -147,6 +182,7 @@ fn publish_engine(p: &mut Publisher, engine: &Engine) {
     p.set(Counter::EcnMarkedPackets, c.ecn_marked_packets);
     p.set(Counter::IcrcRecoveredPackets, c.icrc_recovered_packets);
     p.set(Counter::CnpsReceived, c.cnps_received);
+    p.set(Counter::LoopedPackets, c.looped_packets);
     p.set(Counter::LocalMessages, c.local_messages);
     p.set(Counter::LocalBytes, c.local_bytes);
     p.set(Counter::QueuePairs, engine.qp_count() as u64);
@@ -155,9 +191,74 @@ fn publish_engine(p: &mut Publisher, engine: &Engine) {
     p.set(Counter::RegisteredBytes, memory.registered_bytes);
 }
 
-fn publish_clients(p: &mut Publisher, server: &Server, visits: Visits) {
+fn publish_visits(p: &mut Publisher, visits: Visits) {
+    let Visits { attached, detached, died, expelled, failed, wakes } = visits;
+    p.set(Counter::ClientsAttached, attached);
+    p.set(Counter::ClientsLeft, detached + died);
+    p.set(Counter::ClientsExpelled, expelled);
+    p.set(Counter::AttachFailed, failed);
+    p.set(Counter::DoorbellWakes, wakes);
+}
+
+fn publish_sessions(p: &mut Publisher, server: &Server) {
+    let SessionCounters {
+        requests,
+        refused,
+        hellos_refused,
+        rings,
+        sends,
+        receives,
+        bad_work_requests,
+        completions,
+        completions_lost,
+        channel_events,
+        events_lost,
+    } = server.totals();
     p.set(Counter::Clients, server.sessions().count() as u64);
-    p.set(Counter::ClientsAttached, visits.attached);
-    p.set(Counter::ClientsLeft, visits.detached + visits.died);
-    p.set(Counter::ClientsExpelled, visits.expelled);
+    p.set(Counter::ClientRequests, requests);
+    p.set(Counter::AttachVersion, hellos_refused);
+    p.set(Counter::DoorbellRings, rings);
+    p.set(Counter::PostedSends, sends);
+    p.set(Counter::PostedReceives, receives);
+    p.set(Counter::Completions, completions);
+    p.set(Counter::CompletionsLost, completions_lost);
+    p.set(Counter::CompletionEvents, channel_events);
+    p.set(Counter::EventsLost, events_lost);
+    let RefusalCounters { unknown, busy, limit, not_permitted, invalid, system } = refused;
+    p.set(Counter::RefusedUnknown, unknown);
+    p.set(Counter::RefusedBusy, busy);
+    p.set(Counter::RefusedLimit, limit);
+    p.set(Counter::RefusedNotPermitted, not_permitted);
+    p.set(Counter::RefusedInvalid, invalid);
+    p.set(Counter::RefusedSystem, system);
+    let BadWorkCounters { malformed, state, queue_full, invalid } = bad_work_requests;
+    p.set(Counter::BadWorkMalformed, malformed);
+    p.set(Counter::BadWorkState, state);
+    p.set(Counter::BadWorkQueueFull, queue_full);
+    p.set(Counter::BadWorkInvalid, invalid);
+}
+
+fn publish_events(p: &mut Publisher, c: &EventCounters) {
+    let EventCounters {
+        cq_err,
+        qp_fatal,
+        qp_req_err,
+        qp_access_err,
+        comm_est,
+        sq_drained,
+        qp_last_wqe_reached,
+        srq_limit_reached,
+        port_active,
+        port_err,
+    } = *c;
+    p.set(Counter::EventCqErr, cq_err);
+    p.set(Counter::EventQpFatal, qp_fatal);
+    p.set(Counter::EventQpReqErr, qp_req_err);
+    p.set(Counter::EventQpAccessErr, qp_access_err);
+    p.set(Counter::EventCommEst, comm_est);
+    p.set(Counter::EventSqDrained, sq_drained);
+    p.set(Counter::EventQpLastWqeReached, qp_last_wqe_reached);
+    p.set(Counter::EventSrqLimitReached, srq_limit_reached);
+    p.set(Counter::EventPortActive, port_active);
+    p.set(Counter::EventPortErr, port_err);
 }

@@ -136,7 +136,11 @@ pub(super) fn start(settings: &Settings, config: Option<std::path::PathBuf>) -> 
         Listen::At(address) => Some(MetricsServer::bind(address, Arc::clone(&facts) as _)?),
     };
     let control = ControlSocket::bind(&settings.control.socket, Access::for_group(&settings.control.group))?;
-    let attach = AttachSocket::bind(&settings.clients.socket, Access::for_group(&settings.clients.group))?;
+    let attach = AttachSocket::bind(
+        &settings.clients.socket,
+        Access::for_group(&settings.clients.group),
+        overview.counters().clone(),
+    )?;
     Ok(Running { overview, facts, orders, ended, attach, control, metrics, link, served, port })
 }
 

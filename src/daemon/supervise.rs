@@ -6,6 +6,7 @@ use super::start::{self, Running, StartError};
 use super::worker::{Order, Orders, WorkerError};
 use crate::control::worker::Request;
 use crate::control::{self, Overview};
+use crate::counters::{Counter, SharedCounters};
 use crate::io::link::{LinkError, LinkEvent, LinkState, LinkWatcher};
 use crate::settings::logging::{self, LogControl};
 use crate::settings::{Overrides, Settings};
@@ -80,7 +81,7 @@ impl Supervisor<'_> {
         info!("ready");
         let outcome = loop {
             let happened = tokio::select! {
-                accepted = attach.accept_each(|socket, peer| self.admit(socket, peer.pid(), peer.uid(), &orders)) => {
+                accepted = attach.accept_each(|socket, peer| self.admit(socket, peer.pid(), peer.uid(), &orders, overview.counters())) => {
                     Happened::Failed("the attach socket", accepted.err().map(|e| e.to_string()).unwrap_or_default())
                 }
                 _ = terminate.recv() => Happened::EndWanted,
@@ -93,7 +94,7 @@ impl Supervisor<'_> {
             };
             match happened {
                 Happened::EndWanted => break Ok(()),
-                Happened::ReloadWanted => self.reload(&orders),
+                Happened::ReloadWanted => self.reload(&orders, overview.counters()),
                 Happened::Link(Ok((event, state))) => {
                     if event == LinkEvent::Down {
                         facts.note_link_down();
@@ -119,9 +120,10 @@ impl Supervisor<'_> {
         outcome
     }
 
-    fn admit(&self, socket: OwnedFd, pid: i32, uid: u32, orders: &[Orders]) {
+    fn admit(&self, socket: OwnedFd, pid: i32, uid: u32, orders: &[Orders], counters: &SharedCounters) {
         let limits = &self.settings.clients;
         let Some(place) = self.attached.take(limits.max_clients) else {
+            counters.count(Counter::AttachTooMany);
             warn!(pid, "a program was turned away: clients.max_clients = {} are attached", limits.max_clients);
             return;
         };
@@ -129,16 +131,21 @@ impl Supervisor<'_> {
         let taken =
             orders.get(worker).is_some_and(|w| w.give(Order::Attach(socket, start::permissions(limits, uid), place)));
         if !taken {
+            counters.count(Counter::AttachWorkerBusy);
             warn!(pid, worker, "a program was turned away: its worker does not keep up");
         }
     }
 
-    fn reload(&mut self, orders: &[Orders]) {
+    fn reload(&mut self, orders: &[Orders], counters: &SharedCounters) {
         let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Status("reloading"));
         notify(&[NotifyState::Reloading, now]);
         match self.overrides.settings() {
-            Err(error) => warn!("the settings stay as they are: {error}"),
+            Err(error) => {
+                counters.count(Counter::ReloadRefused);
+                warn!("the settings stay as they are: {error}");
+            }
             Ok(new) => {
+                counters.count(Counter::ReloadApplied);
                 let reload = self.settings.reload(&new);
                 self.settings = reload.settings;
                 self.log.set_level(self.settings.log.level);

@@ -2,7 +2,7 @@
 
 use super::infiniband::{LINK_DOWNED, PHYSICAL_STATE, RATE, STANDARD, STATE};
 use super::{Device, Source};
-use crate::counters::{Counter, Distribution, FAMILIES, Family, Kind, Published};
+use crate::counters::{Counter, Distribution, FAMILIES, Family, Kind, Published, Scope};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use std::collections::HashMap;
@@ -34,7 +34,11 @@ impl Collector for HoldfastCollector {
     fn collect(&self) -> Vec<MetricFamily> {
         let (device, workers) = (self.source.device(), self.source.workers());
         let mut families = vec![info(&device), start_time(&device), link_up(&device)];
-        families.extend(FAMILIES.iter().map(|f| own(f, &workers)));
+        let everybody = [workers.clone(), vec![self.source.daemon()]].concat();
+        families.extend(FAMILIES.iter().map(|f| match f.scope {
+            Scope::Worker => by_worker(f, &workers),
+            Scope::Daemon => of_daemon(f, &everybody),
+        }));
         families.extend(Distribution::ALL.iter().map(|d| distribution(*d, &workers)));
         families.extend(standard(&device, &workers));
         families
@@ -70,7 +74,7 @@ fn link_up(device: &Device) -> MetricFamily {
 }
 
 /// A family of the table, by worker and by its own label.
-fn own(table: &Family, workers: &[Arc<Published>]) -> MetricFamily {
+fn by_worker(table: &Family, workers: &[Arc<Published>]) -> MetricFamily {
     let mut metrics = Vec::with_capacity(workers.len() * table.members.len());
     for (index, worker) in workers.iter().enumerate() {
         let index = index.to_string();
@@ -81,6 +85,20 @@ fn own(table: &Family, workers: &[Arc<Published>]) -> MetricFamily {
         }
     }
     family(table.name, table.help, table.kind, metrics)
+}
+
+/// A family of the table that the daemon counts as a whole, whichever of its threads did.
+fn of_daemon(table: &Family, everybody: &[Arc<Published>]) -> MetricFamily {
+    let one = |member: &Counter| {
+        let value = total(everybody, *member) as f64 / table.unit();
+        let label = table.label.map(|label| (label, member.label_value()));
+        number(table.kind, value, label.as_slice())
+    };
+    family(table.name, table.help, table.kind, table.members.iter().map(one).collect())
+}
+
+fn total(of: &[Arc<Published>], counter: Counter) -> u64 {
+    of.iter().fold(0, |sum, p| sum.wrapping_add(p.get(counter)))
 }
 
 fn distribution(which: Distribution, workers: &[Arc<Published>]) -> MetricFamily {
@@ -112,9 +130,8 @@ fn standard<'a>(device: &'a Device, workers: &'a [Arc<Published>]) -> impl Itera
     let labels = [("device", device.name.as_str()), ("port", PORT)];
     let one =
         move |(name, help): (&str, &str), kind, value| family(name, help, kind, vec![number(kind, value, &labels)]);
-    let total = |counter: &Counter| workers.iter().fold(0_u64, |sum, w| sum.wrapping_add(w.get(*counter)));
     let sums = STANDARD.iter().map(move |s| {
-        let value = s.sum_of.iter().map(total).fold(0, u64::wrapping_add);
+        let value = s.sum_of.iter().map(|c| total(workers, *c)).fold(0, u64::wrapping_add);
         one((s.name, s.help), Kind::Counter, value as f64)
     });
     // IBTA: port state 4 is active, 1 down; physical state 5 is link up, 3 disabled.

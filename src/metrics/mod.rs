@@ -19,6 +19,8 @@ pub trait Source: Send + Sync + 'static {
     fn device(&self) -> Device;
     /// The counters of each worker, in order of their index.
     fn workers(&self) -> Vec<Arc<Published>>;
+    /// What the daemon counts beside its workers.
+    fn daemon(&self) -> Arc<Published>;
     /// Whether the daemon does its work; else what is wrong, in words.
     fn health(&self) -> Result<(), String>;
 }

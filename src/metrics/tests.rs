@@ -2,7 +2,7 @@
 
 use super::collector::HoldfastCollector;
 use super::*;
-use crate::counters::{Counter, Distribution, FAMILIES, Publisher};
+use crate::counters::{Counter, Distribution, FAMILIES, Publisher, Scope, SharedCounters, Tally};
 use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 use std::fmt::Write as _;
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 /// Two workers with a little traffic.
 struct Daemon {
     workers: Vec<Arc<Published>>,
+    own: SharedCounters,
     stuck: AtomicBool,
 }
 
@@ -35,6 +36,9 @@ impl Source for Daemon {
     fn workers(&self) -> Vec<Arc<Published>> {
         self.workers.clone()
     }
+    fn daemon(&self) -> Arc<Published> {
+        self.own.published()
+    }
     fn health(&self) -> Result<(), String> {
         if self.stuck.load(Ordering::Relaxed) { Err("worker 1 has not turned for 5 s".into()) } else { Ok(()) }
     }
@@ -47,10 +51,15 @@ fn daemon() -> Arc<Daemon> {
         worker.set(Counter::DropIcrc, 3);
         worker.set(Counter::DropMalformed, 1);
         worker.set(Counter::AsleepNs, 2_500_000_000);
-        worker.record(Distribution::CompletionLatency, 1_500);
-        worker.record(Distribution::CompletionLatency, 60_000_000_000);
+        let mut latency = Tally::new(Distribution::CompletionLatency);
+        latency.record(1_500);
+        latency.record(60_000_000_000);
+        worker.set_histogram(&latency);
     }
-    Arc::new(Daemon { workers: workers.iter().map(Publisher::published).collect(), stuck: AtomicBool::new(false) })
+    let own = SharedCounters::new();
+    own.count(Counter::ReloadRefused);
+    let workers = workers.iter().map(Publisher::published).collect();
+    Arc::new(Daemon { workers, own, stuck: AtomicBool::new(false) })
 }
 
 /// Asks a real server over loopback; gives back the status and the body.
@@ -151,11 +160,12 @@ fn an_address_in_use_says_which_setting_to_change() {
 
 #[test]
 fn every_counter_and_label_is_bounded() {
-    // One series a worker for each counter, a few for each histogram, one of each standard name.
+    // One series for each counter, and a worker where workers count, a few for each histogram, one of each standard name.
     let collector = HoldfastCollector::new(daemon()).unwrap();
     let own = collector.collect().into_iter().filter(|f| f.name().starts_with("holdfast_"));
     let series: usize = own.filter(|f| f.get_field_type() != MetricType::HISTOGRAM).map(|f| f.get_metric().len()).sum();
-    assert_eq!(series, 2 * Counter::COUNT + 3);
+    let of = |scope| FAMILIES.iter().filter(|f| f.scope == scope).map(|f| f.members.len()).sum::<usize>();
+    assert_eq!(series, 2 * of(Scope::Worker) + of(Scope::Daemon) + 3);
 }
 
 /// The reference page is made from the tables. To write it anew: `HOLDFAST_WRITE_DOCS=1 cargo test --lib metrics`.

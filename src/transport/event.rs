@@ -22,14 +22,10 @@ pub enum Event {
     QpLastWqeReached(Qpn),
     /// A shared receive queue ran below its limit; the limit is disarmed.
     SrqLimitReached(SrqId),
-    /// A shared receive queue is unusable.
-    SrqErr(SrqId),
     /// The port came up.
     PortActive,
     /// The port went down.
     PortErr,
-    /// The device is unusable.
-    DeviceFatal,
 }
 
 impl Event {
@@ -42,10 +38,8 @@ impl Event {
             Self::QpAccessErr(_) => 3,
             Self::CommEst(_) => 4,
             Self::SqDrained(_) => 5,
-            Self::DeviceFatal => 8,
             Self::PortActive => 9,
             Self::PortErr => 10,
-            Self::SrqErr(_) => 14,
             Self::SrqLimitReached(_) => 15,
             Self::QpLastWqeReached(_) => 16,
         }

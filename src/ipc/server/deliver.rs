@@ -8,7 +8,6 @@ use super::session::{Desk, Session};
 use crate::ipc::abi::{CQE_GRH, CQE_RECEIVE, CQE_SHARED, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
 use crate::ipc::protocol::Handle;
 use crate::ipc::ring::Lie;
-use crate::time::Instant;
 use crate::transport::{AttrMask, Completion, CqId, Event, Notice, QpAttributes, QpState, WcFlags};
 use crate::wire::Qpn;
 
@@ -54,8 +53,7 @@ impl Session {
 
     /// Writes completions into a queue's ring. One that overruns is dead (IBTA 11.6.3.1), and its queue pairs fail.
     pub(super) fn complete(&mut self, desk: &mut Desk<'_>, handle: Handle, batch: &[Completion]) -> Result<(), Ended> {
-        let now = desk.now;
-        let written = write(&mut self.objects, handle, batch, now).map_err(|lie| Ended::Lie { handle, lie })?;
+        let written = write(&mut self.objects, handle, batch, desk).map_err(|lie| Ended::Lie { handle, lie })?;
         self.counters.completions += written as u64;
         let lost = batch.len() - written;
         self.counters.completions_lost += lost as u64;
@@ -70,6 +68,7 @@ impl Session {
         let Some(cq) = self.objects.cqs.get_mut(handle as usize).filter(|cq| !cq.overrun) else { return };
         cq.overrun = true;
         let event = Event::CqErr(cq.id);
+        desk.common.events.note(&event);
         self.tell(event.verbs(), handle, 0);
         let to_error = QpAttributes::to(QpState::Err);
         for (_, queue) in &self.objects.queues {
@@ -105,14 +104,14 @@ impl Session {
             | Event::CommEst(qpn)
             | Event::SqDrained(qpn)
             | Event::QpLastWqeReached(qpn) => (self.objects.qps_by_number.get(&qpn).copied(), qpn.get()),
-            Event::SrqLimitReached(srq) | Event::SrqErr(srq) => (self.objects.srqs_by_id.get(&srq).copied(), 0),
+            Event::SrqLimitReached(srq) => (self.objects.srqs_by_id.get(&srq).copied(), 0),
             Event::CqErr(cq) => {
                 if let Some(handle) = self.objects.cqs_by_id.get(&cq).copied() {
                     self.overrun(desk, handle);
                 }
                 return;
             }
-            Event::PortActive | Event::PortErr | Event::DeviceFatal => (Some(1), 0),
+            Event::PortActive | Event::PortErr => (Some(1), 0),
         };
         if let Some(object) = object {
             self.tell(event.verbs(), object, qpn);
@@ -121,7 +120,7 @@ impl Session {
 }
 
 /// Writes as many completions as there is room for; says how many.
-fn write(objects: &mut Objects, handle: Handle, batch: &[Completion], now: Instant) -> Result<usize, Lie> {
+fn write(objects: &mut Objects, handle: Handle, batch: &[Completion], desk: &mut Desk<'_>) -> Result<usize, Lie> {
     let Some(Cq { id: _, produced, depth, overrun: false, .. }) = objects.cqs.get(handle as usize) else {
         return Ok(0);
     };
@@ -145,7 +144,7 @@ fn write(objects: &mut Objects, handle: Handle, batch: &[Completion], now: Insta
         // Of a queue pair that is destroyed: nobody wants it.
         let Some(qp) = qp else { continue };
         last = Some((completion.qpn, qp));
-        let cqe = entry(objects, qp, completion, now);
+        let cqe = entry(objects, qp, completion, desk);
         if let Some(ring) = objects.cqs.get(handle as usize).and_then(Cq::ring) {
             ring.push(produced, &zerocopy::transmute!(cqe));
             produced = produced.wrapping_add(1);
@@ -160,7 +159,7 @@ fn write(objects: &mut Objects, handle: Handle, batch: &[Completion], now: Insta
 
 /// The entry for a completion: as the engine has it, but with the number that the client gave its request, and the slot that is
 /// the client's again.
-fn entry(objects: &mut Objects, qp: Handle, completion: &Completion, now: Instant) -> Cqe {
+fn entry(objects: &mut Objects, qp: Handle, completion: &Completion, desk: &mut Desk<'_>) -> Cqe {
     let receive = completion.opcode as u8 & CQE_RECEIVE != 0;
     let mut flags = 0;
     for (flag, value) in [(WcFlags::GRH, CQE_GRH), (WcFlags::WITH_IMM, CQE_WITH_IMM), (WcFlags::WITH_INV, CQE_WITH_INV)]
@@ -173,7 +172,12 @@ fn entry(objects: &mut Objects, qp: Handle, completion: &Completion, now: Instan
     let (mut wr_id, mut queue) = (completion.wr_id, qp);
     if let Ok(pair) = objects.qp(qp) {
         match (receive, &pair.receive, pair.srq) {
-            (false, _, _) => wr_id = pair.send.wr_id(&pair.area, wqe),
+            (false, _, _) => {
+                wr_id = pair.send.wr_id(&pair.area, wqe);
+                if completion.status.is_success() {
+                    desk.common.latency.record(desk.now.as_ns().saturating_sub(pair.taken_at(wqe).as_ns()));
+                }
+            }
             (true, Some(receives), _) => wr_id = receives.wr_id(&pair.area, wqe),
             // The engine was told the client's own number: requests of a shared queue complete in any order.
             (true, None, Some(srq)) => {
@@ -199,7 +203,7 @@ fn entry(objects: &mut Objects, qp: Handle, completion: &Completion, now: Instan
         queue,
         wqe,
         pkey_index: completion.pkey_index,
-        timestamp_ns: now.as_ns(),
+        timestamp_ns: desk.now.as_ns(),
         ..Cqe::default()
     }
 }

@@ -18,6 +18,7 @@
 //! | `calls`, `queues` | what it can ask for |
 //! | `decode`, `post` | work requests out of shared memory, validated |
 //! | `deliver` | completions and events into shared memory and pipes |
+//! | `counters` | what they did and were told |
 //! | `permissions` | who it is and what it may |
 //! | `pipe` | pipes that never block |
 //!
@@ -28,6 +29,7 @@
 //! bounded by its [`Permissions`].
 
 mod calls;
+mod counters;
 mod decode;
 mod deliver;
 mod objects;
@@ -38,16 +40,16 @@ mod queues;
 mod session;
 
 pub use crate::memory::Trust;
+pub use counters::{BadWorkCounters, EventCounters, RefusalCounters, SessionCounters};
 pub use permissions::{Peer, Permissions};
-use session::{Desk, DeviceView};
-pub use session::{Ended, Session, SessionCounters};
+use session::{Common, Desk, DeviceView};
+pub use session::{Ended, Session};
 
+use crate::counters::Tally;
 use crate::engine::{Engine, Release};
 use crate::ipc::protocol::{MAX_MESSAGE_BYTES, PortAttributes, PortState, Refusal};
 use crate::time::Instant;
-use crate::transport::CqId;
 use crate::wire::{Datagram, MAX_MESSAGE_BYTES as MAX_ROCE_MESSAGE_BYTES, PathMtu};
-use decode::Scratch;
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -112,15 +114,15 @@ pub struct Server {
     config: ServerConfig,
     port: PortStatus,
     sessions: Vec<Session>,
-    /// Who has which completion queue.
-    cqs: Map<CqId, SessionId>,
+    common: Common,
     /// Owners with so many queue pairs that they are released in several turns.
     releasing: Vec<SessionId>,
     ended: VecDeque<(SessionId, Ended)>,
     next_session: u64,
     /// The session that is first in the next turn.
     first: usize,
-    scratch: Box<Scratch>,
+    /// What the clients did that are gone.
+    departed: SessionCounters,
 }
 
 impl Server {
@@ -131,12 +133,12 @@ impl Server {
             config,
             port: PortStatus { active: true, path_mtu: PathMtu::B4096, speed_mbps: 0 },
             sessions: Vec::new(),
-            cqs: Map::default(),
+            common: Common::new(),
             releasing: Vec::new(),
             ended: VecDeque::new(),
             next_session: first_owner,
             first: 0,
-            scratch: Box::default(),
+            departed: SessionCounters::default(),
         }
     }
 
@@ -153,6 +155,25 @@ impl Server {
     /// One session.
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(self.place(id)?)
+    }
+
+    /// How long send requests took that were done and told so, to the resolution of a turn: from the
+    /// [`poll_doorbells`](Self::poll_doorbells) that took one to the [`deliver`](Self::deliver) that handed out its completion.
+    pub fn latency(&self) -> &Tally {
+        &self.common.latency
+    }
+
+    /// What all clients did, those included that are gone.
+    pub fn totals(&self) -> SessionCounters {
+        self.sessions.iter().fold(self.departed, |mut sum, session| {
+            sum += *session.counters();
+            sum
+        })
+    }
+
+    /// The asynchronous events that there were.
+    pub fn events(&self) -> &EventCounters {
+        &self.common.events
     }
 
     /// A session's doorbell `eventfd`, which a client writes when [`may_sleep`](Self::may_sleep) has said that the worker sleeps.
@@ -190,7 +211,7 @@ impl Server {
         let place = self.place(id).ok_or(Ended::Unknown)?;
         let Some(session) = self.sessions.get_mut(place) else { return Err(Ended::Unknown) };
         let device = DeviceView { config: &self.config, port: port_attributes(&self.port, engine) };
-        let mut desk = Desk { now, engine, cqs: &mut self.cqs, scratch: &mut self.scratch };
+        let mut desk = Desk { now, engine, common: &mut self.common };
         session.handle_message(&device, &mut desk, bytes, fds)
     }
 
@@ -199,8 +220,8 @@ impl Server {
     pub fn detach(&mut self, now: Instant, id: SessionId, engine: &mut Engine) {
         if let Some(place) = self.place(id) {
             // Descriptors are closed and areas unmapped here.
-            self.sessions.remove(place);
-            self.cqs.retain(|_, owner| *owner != id);
+            self.departed += *self.sessions.remove(place).counters();
+            self.common.cqs.retain(|_, owner| *owner != id);
             self.releasing.push(id);
         }
         self.release(now, engine);
@@ -239,7 +260,7 @@ impl Server {
             let place = self.first % count;
             self.first = place + 1;
             let Some(session) = self.sessions.get_mut(place) else { continue };
-            let mut desk = Desk { now, engine, cqs: &mut self.cqs, scratch: &mut self.scratch };
+            let mut desk = Desk { now, engine, common: &mut self.common };
             match session.post(&mut desk, turn.min(share)) {
                 Ok(n) => posted += n,
                 Err(ended) => liars.push((session.id(), ended)),
@@ -254,17 +275,18 @@ impl Server {
         let (mut delivered, mut liars) = (0, Vec::new());
         while let Some((cq, notice)) = engine.poll_dirty_cq() {
             // A queue of the daemon's own, or of a client that is gone.
-            let Some(place) = self.cqs.get(&cq).and_then(|id| self.place(*id)) else { continue };
+            let Some(place) = self.common.cqs.get(&cq).and_then(|id| self.place(*id)) else { continue };
             let Some(session) = self.sessions.get_mut(place) else { continue };
-            let mut desk = Desk { now, engine, cqs: &mut self.cqs, scratch: &mut self.scratch };
+            let mut desk = Desk { now, engine, common: &mut self.common };
             match session.deliver(&mut desk, cq, Some(notice)) {
                 Ok(n) => delivered += n,
                 Err(ended) => liars.push((session.id(), ended)),
             }
         }
         while let Some(event) = engine.poll_event() {
+            self.common.events.note(&event);
             for session in &mut self.sessions {
-                let mut desk = Desk { now, engine, cqs: &mut self.cqs, scratch: &mut self.scratch };
+                let mut desk = Desk { now, engine, common: &mut self.common };
                 session.handle_event(&mut desk, &event);
             }
         }

@@ -7,6 +7,7 @@ use crate::ipc::protocol::{Handle, ObjectKind, Refusal};
 use crate::ipc::ring::{CompletionRing, Lie, WorkRing};
 use crate::ipc::shm::Area;
 use crate::memory::PdId;
+use crate::time::Instant;
 use crate::transport::{CqId, SrqId};
 use crate::wire::Qpn;
 use slab::Slab;
@@ -108,6 +109,8 @@ pub(super) struct QueuePair {
     pub(super) recv_cq: Handle,
     pub(super) srq: Option<Handle>,
     pub(super) datagram: bool,
+    /// When each send request was taken, by its slot.
+    pub(super) taken: Box<[Instant]>,
     /// Waits in the list of queues that have something new.
     pub(super) pending: bool,
 }
@@ -122,6 +125,18 @@ pub(super) struct Srq {
     pub(super) retired: u32,
     /// Waits in the list of queues that have something new.
     pub(super) pending: bool,
+}
+
+impl QueuePair {
+    /// When send request `wqe` was taken from the ring.
+    pub(super) fn taken_at(&self, wqe: u32) -> Instant {
+        self.taken.get(self.slot(wqe)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn slot(&self, wqe: u32) -> usize {
+        // As many as the ring has, a power of two.
+        wqe as usize & self.taken.len().wrapping_sub(1)
+    }
 }
 
 impl Objects {

@@ -1,9 +1,10 @@
 //! Work requests out of shared memory into the engine.
 
 use super::Ended;
+use super::counters::{BadWorkCounters, SessionCounters};
 use super::decode::BadRequest;
 use super::objects::{Queue, QueuePair, Srq};
-use super::session::{Desk, Session, SessionCounters};
+use super::session::{Desk, Session};
 use crate::engine::{ObjectError, QpError};
 use crate::ipc::protocol::Handle;
 use crate::ipc::ring::{Bell, Lie};
@@ -56,9 +57,12 @@ impl Session {
     }
 
     fn take_rings(&mut self) {
-        let (pending, queues) = (&mut self.pending, &mut self.objects.queues);
+        let (pending, queues, rings) = (&mut self.pending, &mut self.objects.queues, &mut self.counters.rings);
         if let Some(bell) = bell(&self.area, queues) {
-            bell.take(|handle| ring(pending, queues.get_mut(handle as usize), handle));
+            bell.take(|handle| {
+                *rings += 1;
+                ring(pending, queues.get_mut(handle as usize), handle);
+            });
         }
     }
 
@@ -77,7 +81,6 @@ impl Session {
 
     /// What a NIC does with a request that makes no sense: an error completion, and the queue pair goes to the error state.
     fn fail_qp(&mut self, desk: &mut Desk<'_>, handle: Handle, opcode: WcOpcode, wqe: u32) -> Result<(), Ended> {
-        self.counters.bad_work_requests += 1;
         let Ok(QueuePair { qpn, send_cq, recv_cq, .. }) = self.objects.qp(handle) else { return Ok(()) };
         let (qpn, cq) = (*qpn, if opcode == WcOpcode::Recv { *recv_cq } else { *send_cq });
         // What was posted before completes before, if it can.
@@ -103,14 +106,15 @@ impl QueuePair {
                 let Some(ring) = queue.ring(&self.area) else { break };
                 let wqe = queue.consumed;
                 queue.consumed = wqe.wrapping_add(1);
-                let posted = match desk.scratch.receive(ring.slot(wqe)) {
+                let posted = match desk.common.scratch.receive(ring.slot(wqe)) {
                     Ok(request) => {
                         let request = RecvRequest { wr_id: wqe.into(), ..request };
                         desk.engine.post_recv(desk.now, self.qpn, &request).map_err(bad)
                     }
                     Err(bad) => Err(bad),
                 };
-                if progress.count(posted, WcOpcode::Recv, wqe, &mut counters.receives) {
+                if progress.count(posted, WcOpcode::Recv, wqe, &mut counters.receives, &mut counters.bad_work_requests)
+                {
                     return Ok(progress);
                 }
             }
@@ -121,15 +125,19 @@ impl QueuePair {
             let Some(ring) = self.send.ring(&self.area) else { break };
             let wqe = self.send.consumed;
             self.send.consumed = wqe.wrapping_add(1);
+            let slot = self.slot(wqe);
+            if let Some(taken) = self.taken.get_mut(slot) {
+                *taken = desk.now;
+            }
             let own = self.datagram.then(|| (desk.engine.addresses(), self.qpn));
-            let posted = match desk.scratch.send(ring.slot(wqe), own) {
+            let posted = match desk.common.scratch.send(ring.slot(wqe), own) {
                 Ok(request) => {
                     let request = SendRequest { wr_id: wqe.into(), ..request };
                     desk.engine.post_send(desk.now, self.qpn, &request).map_err(bad)
                 }
                 Err(bad) => Err(bad),
             };
-            if progress.count(posted, WcOpcode::Send, wqe, &mut counters.sends) {
+            if progress.count(posted, WcOpcode::Send, wqe, &mut counters.sends, &mut counters.bad_work_requests) {
                 break;
             }
         }
@@ -146,7 +154,7 @@ impl Srq {
             let Some(ring) = self.queue.ring(&self.area) else { break };
             let wqe = self.queue.consumed;
             self.queue.consumed = wqe.wrapping_add(1);
-            let posted = match desk.scratch.receive(ring.slot(wqe)) {
+            let posted = match desk.common.scratch.receive(ring.slot(wqe)) {
                 Ok(request) => desk.engine.post_srq_recv(self.id, &request).map_err(bad_on_srq),
                 Err(bad) => Err(bad),
             };
@@ -154,7 +162,7 @@ impl Srq {
             match posted {
                 Ok(()) => counters.receives += 1,
                 // No queue pair is there to tell it to. The slot is the client's loss.
-                Err(_) => counters.bad_work_requests += 1,
+                Err(bad) => counters.bad_work_requests.note(&bad),
             }
         }
         Ok(progress)
@@ -163,15 +171,24 @@ impl Srq {
 
 impl Progress {
     /// Notes what became of a request. True if the queue pair refused it: nothing more is posted before it has failed.
-    fn count(&mut self, posted: Result<(), BadRequest>, opcode: WcOpcode, wqe: u32, counter: &mut u64) -> bool {
+    fn count(
+        &mut self,
+        posted: Result<(), BadRequest>,
+        opcode: WcOpcode,
+        wqe: u32,
+        good: &mut u64,
+        bad: &mut BadWorkCounters,
+    ) -> bool {
         self.posted += 1;
         match posted {
-            Ok(()) => *counter += 1,
-            // Posted in a state that takes no posts: an honest client does not, and there is no completion for it.
-            Err(BadRequest::Post(PostError::State(_))) => {}
-            Err(_) => {
-                self.refused = Some((opcode, wqe));
-                self.more = true;
+            Ok(()) => *good += 1,
+            Err(reason) => {
+                bad.note(&reason);
+                // Posted in a state that takes no posts: an honest client does not, and there is no completion for it.
+                if !matches!(reason, BadRequest::Post(PostError::State(_))) {
+                    self.refused = Some((opcode, wqe));
+                    self.more = true;
+                }
             }
         }
         self.refused.is_some()

@@ -10,6 +10,7 @@ use crate::ipc::protocol::{
     Call, Handle, InvalidAttribute, LimitKind, ObjectKind, QpAttributesRecord, QpCapabilitiesRecord, Refusal, Reply,
 };
 use crate::ipc::shm::{Area, NewArea, Side};
+use crate::time::Instant;
 use crate::transport::{AttrMask, ModifyError, QpCapabilities, QpInit, QpState, QpType};
 use crate::wire::Qpn;
 use core::net::{IpAddr, Ipv4Addr};
@@ -117,7 +118,7 @@ impl Session {
             self.objects.channel_mut(channel)?.cqs += 1;
         }
         self.objects.cqs_by_id.insert(id, cq);
-        desk.cqs.insert(id, self.id());
+        desk.common.cqs.insert(id, self.id());
         Ok((Reply::CompletionQueue { cq, depth }, vec![fd]))
     }
 
@@ -151,7 +152,7 @@ impl Session {
     fn destroy_cq(&mut self, desk: &mut Desk<'_>, handle: Handle) -> Result<Reply, Refusal> {
         let id = self.objects.cq(handle)?.id;
         desk.engine.destroy_cq(id)?;
-        desk.cqs.remove(&id);
+        desk.common.cqs.remove(&id);
         self.objects.cqs_by_id.remove(&id);
         let cq = self.objects.cqs.remove(handle as usize);
         self.free_area(cq.area);
@@ -265,6 +266,7 @@ impl Session {
             recv_cq: wish.recv_cq,
             srq: wish.srq,
             datagram: kind.is_datagram(),
+            taken: vec![Instant::ZERO; send.depth as usize].into_boxed_slice(),
             pending: false,
         };
         let qp = self.objects.queues.insert(Queue::Qp(qp)) as Handle;

@@ -1,11 +1,13 @@
 //! One client: attaching, its messages, its end.
 
+use super::counters::{EventCounters, SessionCounters};
 use super::decode::Scratch;
 use super::objects::Objects;
 use super::permissions::{Peer, Permissions};
 use super::pipe::{EventPipe, Written};
 use super::post::bell;
 use super::{Answer, Map, ServerConfig, SessionId};
+use crate::counters::{Distribution, Tally};
 use crate::engine::Engine;
 use crate::ipc::abi::{self, AttachArea, EventRecord};
 use crate::ipc::protocol::{
@@ -54,35 +56,32 @@ pub enum Ended {
     },
 }
 
-/// What a client did, since it attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SessionCounters {
-    /// Requests over the socket.
-    pub requests: u64,
-    /// Of those, refused.
-    pub refusals: u64,
-    /// Send requests posted.
-    pub sends: u64,
-    /// Receive requests posted.
-    pub receives: u64,
-    /// Work requests that a queue pair refused.
-    pub bad_work_requests: u64,
-    /// Completions handed out.
-    pub completions: u64,
-    /// Completions for which there was no room.
-    pub completions_lost: u64,
-    /// Events written to completion channels.
-    pub channel_events: u64,
-    /// Events that found their pipe full.
-    pub events_lost: u64,
-}
-
 /// What a call works with besides its session.
 pub(super) struct Desk<'a> {
     pub(super) now: Instant,
     pub(super) engine: &'a mut Engine,
-    pub(super) cqs: &'a mut Map<CqId, SessionId>,
-    pub(super) scratch: &'a mut Scratch,
+    pub(super) common: &'a mut Common,
+}
+
+/// What all sessions of a server share.
+#[derive(Debug)]
+pub(super) struct Common {
+    /// Who has which completion queue.
+    pub(super) cqs: Map<CqId, SessionId>,
+    pub(super) scratch: Box<Scratch>,
+    pub(super) latency: Tally,
+    pub(super) events: EventCounters,
+}
+
+impl Common {
+    pub(super) fn new() -> Self {
+        Self {
+            cqs: Map::default(),
+            scratch: Box::default(),
+            latency: Tally::new(Distribution::CompletionLatency),
+            events: EventCounters::default(),
+        }
+    }
 }
 
 /// The device as its clients see it.
@@ -204,7 +203,7 @@ impl Session {
         let (result, fds) = match self.handle_call(device, desk, call, fds) {
             Ok((reply, fds)) => (Ok(reply), fds),
             Err(Stop::Refused(refusal)) => {
-                self.counters.refusals += 1;
+                self.counters.refused.note(&refusal);
                 (Err(refusal), Vec::new())
             }
             Err(Stop::Ended(ended)) => return Err(ended),
@@ -225,7 +224,10 @@ impl Session {
                 });
                 (HelloAnswer::Welcome { version, welcome }, self.welcome_descriptors())
             }
-            Err(reason) => (HelloAnswer::Refused { version: abi::VERSION, reason }, Ok(Vec::new())),
+            Err(reason) => {
+                self.counters.hellos_refused += 1;
+                (HelloAnswer::Refused { version: abi::VERSION, reason }, Ok(Vec::new()))
+            }
         };
         let answer = match &fds {
             Ok(_) => answer,

@@ -10,6 +10,7 @@ use crate::ipc::protocol::{
 };
 use crate::ipc::ring::copy_in;
 use crate::ipc::shm::{Area, Side};
+use crate::time::Duration;
 use crate::transport::{AttrMask, BurstLimits, TransportLimits};
 use crate::wire::DEFAULT_PKEY;
 use core::net::{IpAddr, Ipv4Addr};
@@ -114,6 +115,7 @@ impl Stranger {
             path_mtu: 3,
             dest_qpn: qpn,
             timeout: 14,
+            access: 2,
             ..QpAttributesRecord::default()
         };
         attributes.address.gid = crate::wire::Gid::from(house.engine.addresses()[0]).0;
@@ -265,7 +267,7 @@ fn a_request_without_meaning_fails_its_queue_pair_in_the_ways_of_a_nic() {
             panic!()
         };
         assert_eq!(attributes.state, 6, "in the error state");
-        assert_eq!(house.server.session(stranger.id).unwrap().counters().bad_work_requests, 1);
+        assert_eq!(house.server.session(stranger.id).unwrap().counters().bad_work_requests.total(), 1);
     }
 }
 
@@ -321,6 +323,34 @@ fn a_sleeping_worker_is_woken_by_the_doorbell() {
 }
 
 #[test]
+fn a_request_that_was_done_tells_its_latency_and_one_that_failed_does_not() {
+    let latency = |house: &House| {
+        let mut worker = crate::counters::Publisher::new();
+        worker.set_histogram(house.server.latency());
+        let seen = worker.published().histogram(house.server.latency().distribution());
+        (seen.count(), seen.sum)
+    };
+    let mut house = House::new();
+    let stranger = house.attach();
+    let qp = stranger.qp(&mut house);
+    // WRITEs of no bytes, around the ring; the last one makes no sense and fails.
+    for n in 0..20 {
+        qp.post(&stranger, n, SendWqe { opcode: if n < 19 { 0 } else { 77 }, ..wqe(n.into()) }, n + 1);
+        let taken = NOW + Duration::from_millis(n.into());
+        assert_eq!(house.server.poll_doorbells(taken, &mut house.engine, 100), 1);
+        while house.engine.poll_transmit(taken, &mut crate::transport::Burst::new(BurstLimits::default())) {}
+        house.server.deliver(taken + Duration::from_micros(3), &mut house.engine);
+        assert_eq!(qp.completion(n).unwrap().status, if n < 19 { 0 } else { 2 });
+        qp.cq.completion_ring(qp.depth).unwrap().release(n + 1);
+    }
+    assert_eq!(latency(&house), (19, 19 * 3_000));
+    let before = house.server.totals();
+    assert_eq!((before.sends, before.completions, before.bad_work_requests.malformed), (19, 20, 1));
+    house.server.detach(NOW, stranger.id, &mut house.engine);
+    assert_eq!(house.server.totals(), before, "totals only grow");
+}
+
+#[test]
 fn handles_of_others_mean_nothing() {
     let mut house = House::new();
     let (owner, thief) = (house.attach(), house.attach());
@@ -340,7 +370,7 @@ fn handles_of_others_mean_nothing() {
         let response: Response = decode(&answer.bytes).unwrap();
         assert!(matches!(response.result, Err(Refusal::Unknown { .. })), "{response:?}");
     }
-    assert_eq!(house.server.session(thief.id).unwrap().counters().refusals, 9);
+    assert_eq!(house.server.session(thief.id).unwrap().counters().refused.total(), 9);
     assert_eq!(house.engine.qp_count(), 1);
 }
 
@@ -350,8 +380,7 @@ fn events_that_nobody_reads_are_counted_and_block_nobody() {
     let stranger = house.attach();
     let event = crate::transport::Event::PortActive;
     let Some(session) = house.server.sessions.first_mut() else { panic!() };
-    let mut desk =
-        Desk { now: NOW, engine: &mut house.engine, cqs: &mut house.server.cqs, scratch: &mut house.server.scratch };
+    let mut desk = Desk { now: NOW, engine: &mut house.engine, common: &mut house.server.common };
     for _ in 0..100_000 {
         session.handle_event(&mut desk, &event);
     }
