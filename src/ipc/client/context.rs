@@ -17,6 +17,8 @@ use crate::wire::Gid;
 use core::net::IpAddr;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, socket as new_socket};
+use socket2::SockRef;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 /// The oldest version of the attach protocol that this client speaks.
 const OLDEST_VERSION: u16 = 1;
+/// How long the daemon is waited for: it answers within microseconds, a very busy one within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A device, opened: `ibv_context`. Cheap to clone; closed when the last object made of it is gone.
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ pub(super) struct Inner {
 struct Connection {
     socket: OwnedFd,
     next_id: u32,
+    /// The answer to an earlier request was not waited for to the end.
+    owes_answer: bool,
 }
 
 /// Locks, also after a panic of another thread: what the locks of this module guard is consistent at each step.
@@ -72,12 +78,20 @@ impl Context {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::connect_within(path, PATIENCE)
+    }
+
+    /// Attaches to the daemon that listens on this socket, which is waited for so long at most: here, and in each call that asks the
+    /// daemon for something. (Posting and polling do not.)
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::DaemonSilent`].
+    pub fn connect_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self, Error> {
         let path = path.as_ref();
-        let socket = dial(path)?;
+        let socket = dial(path, patience)?;
         let hello = Hello { lowest: OLDEST_VERSION, highest: VERSION };
-        let send = |e| if is_hang_up(&e) { Error::DaemonGone } else { Error::system("greet holdfastd")(e) };
-        socket::send(&socket, &hello.encode(), &[], MsgFlags::empty()).map_err(send)?;
-        let answer = socket::receive(&socket, MsgFlags::empty()).map_err(Error::system("read holdfastd's greeting"))?;
+        socket::send(&socket, &hello.encode(), &[], MsgFlags::empty()).map_err(failure("greet holdfastd"))?;
+        let answer = socket::receive(&socket, MsgFlags::empty()).map_err(failure("read holdfastd's greeting"))?;
         if answer.bytes.is_empty() {
             return Err(Error::DaemonGone);
         }
@@ -101,7 +115,7 @@ impl Context {
         let area = map(area, size_of::<AttachArea>())?;
         let queues = welcome.device.max_qp.saturating_add(welcome.device.max_srq).min(MAX_QUEUES);
         let mut inner = Inner {
-            connection: Mutex::new(Connection { socket, next_id: 0 }),
+            connection: Mutex::new(Connection { socket, next_id: 0, owes_answer: false }),
             area,
             doorbell,
             events: EventReader::new(events),
@@ -205,27 +219,19 @@ impl Inner {
     /// Asks the daemon and waits for its answer.
     pub(super) fn call(&self, call: Call, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), Error> {
         let mut connection = lock(&self.connection);
-        let id = connection.next_id;
-        connection.next_id = id.wrapping_add(1);
-        let bytes = encode(&Request { id, call }).map_err(|_| Error::Unexpected("nothing"))?;
-        let gone = |action: &'static str| {
-            move |e: std::io::Error| if is_hang_up(&e) { Error::DaemonGone } else { Error::system(action)(e) }
-        };
-        socket::send(&connection.socket, &bytes, fds, MsgFlags::empty()).map_err(gone("ask holdfastd"))?;
-        let received = socket::receive(&connection.socket, MsgFlags::empty()).map_err(gone("hear holdfastd"))?;
-        if received.bytes.is_empty() {
-            return Err(Error::DaemonGone);
-        }
-        let response: Response = decode(&received.bytes).map_err(|_| Error::Unexpected("gibberish"))?;
-        if response.id != id {
-            return Err(Error::Unexpected("another request"));
-        }
-        Ok((response.result?, received.fds))
+        let id = connection.send(call, fds, MsgFlags::empty())?;
+        connection.receive(id)
     }
 
-    /// A call that only has to succeed. For drops, where nobody could be told more.
+    /// A call that only has to succeed. For drops, where nobody could be told more: a daemon that has kept a caller waiting in vain
+    /// is told and not waited for again.
     pub(super) fn call_quietly(&self, call: Call) {
-        let _ = self.call(call, &[]);
+        let mut connection = lock(&self.connection);
+        if connection.owes_answer {
+            let _ = connection.send(call, &[], MsgFlags::MSG_DONTWAIT);
+        } else if let Ok(id) = connection.send(call, &[], MsgFlags::empty()) {
+            let _ = connection.receive(id);
+        }
     }
 
     fn gid(&self, index: u32) -> Result<Gid, Error> {
@@ -258,24 +264,70 @@ impl Inner {
     }
 }
 
-fn dial(path: &Path) -> Result<OwnedFd, Error> {
+impl Connection {
+    /// Sends a request; its number.
+    fn send(&mut self, call: Call, fds: &[BorrowedFd<'_>], flags: MsgFlags) -> Result<u32, Error> {
+        let id = self.next_id;
+        let bytes = encode(&Request { id, call }).map_err(|_| Error::Unexpected("nothing"))?;
+        socket::send(&self.socket, &bytes, fds, flags).map_err(failure("ask holdfastd"))?;
+        self.next_id = id.wrapping_add(1);
+        Ok(id)
+    }
+
+    /// Waits for the answer to request `id`. Those to earlier ones, which nobody waits for any more, are thrown away.
+    fn receive(&mut self, id: u32) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        loop {
+            self.owes_answer = true;
+            let received = socket::receive(&self.socket, MsgFlags::empty()).map_err(failure("hear holdfastd"))?;
+            if received.bytes.is_empty() {
+                return Err(Error::DaemonGone);
+            }
+            let response: Response = decode(&received.bytes).map_err(|_| Error::Unexpected("gibberish"))?;
+            match response.id.wrapping_sub(id).cast_signed() {
+                0 => {
+                    self.owes_answer = false;
+                    return Ok((response.result?, received.fds));
+                }
+                1.. => return Err(Error::Unexpected("another request")),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Connects. Sends and receives on the socket wait no longer than `patience`.
+fn dial(path: &Path, patience: Duration) -> Result<OwnedFd, Error> {
     let address = UnixAddr::new(path).map_err(Error::errno_system("use this path as a socket's"))?;
     let socket = new_socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
         .map_err(Error::errno_system("make a socket"))?;
+    // Zero would be "for ever".
+    let patience = Some(patience.max(Duration::from_micros(1)));
+    let bounded = SockRef::from(&socket);
+    bounded
+        .set_read_timeout(patience)
+        .and_then(|()| bounded.set_write_timeout(patience))
+        .map_err(Error::system("bound the wait for holdfastd"))?;
     loop {
         return match connect(socket.as_raw_fd(), &address) {
             Ok(()) => Ok(socket),
             Err(Errno::EINTR) => continue,
             Err(Errno::ENOENT | Errno::ECONNREFUSED) => Err(Error::NotRunning { path: path.into() }),
             Err(Errno::EACCES | Errno::EPERM) => Err(Error::NotPermitted { path: path.into() }),
+            // So many wait to be accepted that there is no more room.
+            Err(Errno::EAGAIN | Errno::ETIMEDOUT) => Err(Error::DaemonSilent),
             Err(Errno::EPROTOTYPE) => Err(Error::NotHoldfast { path: path.into() }),
             Err(errno) => Err(Error::errno_system("connect to holdfastd")(errno)),
         };
     }
 }
 
-fn is_hang_up(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset)
+/// What it means that a send or receive failed.
+fn failure(action: &'static str) -> impl Fn(io::Error) -> Error {
+    move |error| match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Error::DaemonGone,
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::DaemonSilent,
+        _ => Error::system(action)(error),
+    }
 }
 
 /// Maps an area that the daemon has made.

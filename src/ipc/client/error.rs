@@ -39,6 +39,12 @@ pub enum Error {
         "holdfastd has closed the connection: it was stopped or restarted, or found this program in the wrong; open a new context"
     )]
     DaemonGone,
+    /// The daemon does not answer, though its socket is open. What was asked for may still be done: it goes with the context.
+    #[error(
+        "holdfastd does not answer: it is stopped (SIGSTOP, a debugger, a paused machine) or far behind; look at `systemctl status \
+         holdfastd` and try again"
+    )]
+    DaemonSilent,
     /// The daemon refused a request.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -71,6 +77,7 @@ impl Error {
             Self::NotPermitted { .. } => libc::EACCES,
             Self::NotAttached(_) => libc::EPROTONOSUPPORT,
             Self::DaemonGone | Self::Unexpected(_) => libc::EIO,
+            Self::DaemonSilent => libc::ETIMEDOUT,
             Self::Refused(refusal) => refusal.errno(),
             Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
