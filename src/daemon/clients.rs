@@ -214,6 +214,11 @@ impl Clients {
         self.server.poll_doorbells(now, engine, budget)
     }
 
+    /// Takes what clients have posted so far, and nothing from now on.
+    pub(super) fn close(&mut self, now: Instant, engine: &mut Engine) {
+        self.server.close(now, engine);
+    }
+
     /// Hands completions and events to the clients; gives back how many. Clients that lied are shown the door.
     pub(super) fn deliver(&mut self, now: Instant, engine: &mut Engine, waiter: &Waiter) -> usize {
         let delivered = self.server.deliver(now, engine);

@@ -35,7 +35,7 @@ pub(super) enum Order {
     Link(PortStatus),
     /// The addresses served have changed.
     Addresses(Vec<IpAddr>),
-    /// End once nothing is outstanding, at the latest after this time.
+    /// End once nothing is outstanding of what has been posted by now, at the latest after this time.
     Drain(Duration),
 }
 
@@ -291,7 +291,10 @@ impl Worker {
                     self.engine.set_addresses(&addresses);
                 }
             }
-            Order::Drain(limit) => self.ends_at = Some(now + limit),
+            Order::Drain(limit) => {
+                self.clients.close(now, &mut self.engine);
+                self.ends_at = Some(now + limit);
+            }
         }
     }
 

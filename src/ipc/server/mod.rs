@@ -121,6 +121,8 @@ pub struct Server {
     next_session: u64,
     /// The session that is first in the next turn.
     first: usize,
+    /// Nothing more is posted.
+    closed: bool,
     /// What the clients did that are gone.
     departed: SessionCounters,
 }
@@ -138,6 +140,7 @@ impl Server {
             ended: VecDeque::new(),
             next_session: first_owner,
             first: 0,
+            closed: false,
             departed: SessionCounters::default(),
         }
     }
@@ -253,6 +256,9 @@ impl Server {
     /// Posts work requests of all clients, about `budget` of them, in fair turns. Returns how many; if not 0 there may be more.
     pub fn poll_doorbells(&mut self, now: Instant, engine: &mut Engine, budget: usize) -> usize {
         self.release(now, engine);
+        if self.closed {
+            return 0;
+        }
         let (count, mut posted, mut liars) = (self.sessions.len(), 0, Vec::new());
         let share = budget.checked_div(count).unwrap_or(0).max(TURN);
         for _ in 0..count {
@@ -268,6 +274,20 @@ impl Server {
         }
         self.end(now, liars, engine);
         posted
+    }
+
+    /// The device is about to end: takes what all clients have posted so far, and nothing that they post from now on, so that an end
+    /// comes.
+    pub fn close(&mut self, now: Instant, engine: &mut Engine) {
+        let mut liars = Vec::new();
+        for session in &mut self.sessions {
+            let mut desk = Desk { now, engine, common: &mut self.common };
+            if let Err(ended) = session.drain_all(&mut desk) {
+                liars.push((session.id(), ended));
+            }
+        }
+        self.closed = true;
+        self.end(now, liars, engine);
     }
 
     /// Hands completions and events to the clients. Returns how many completions.
@@ -307,6 +327,9 @@ impl Server {
     pub fn may_sleep(&mut self) -> bool {
         if !self.releasing.is_empty() {
             return false;
+        }
+        if self.closed {
+            return true;
         }
         for (i, session) in self.sessions.iter().enumerate() {
             if !session.may_sleep() {

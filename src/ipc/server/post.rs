@@ -56,6 +56,12 @@ impl Session {
         Ok(())
     }
 
+    /// Posts everything that the client has posted so far.
+    pub(super) fn drain_all(&mut self, desk: &mut Desk<'_>) -> Result<(), Ended> {
+        let handles: Vec<Handle> = self.objects.queues.iter().map(|(handle, _)| handle as Handle).collect();
+        handles.into_iter().try_for_each(|handle| self.drain(desk, handle))
+    }
+
     fn take_rings(&mut self) {
         let (pending, queues, rings) = (&mut self.pending, &mut self.objects.queues, &mut self.counters.rings);
         if let Some(bell) = bell(&self.area, queues) {
