@@ -4,14 +4,20 @@
 //! |---|---|
 //! | `stage` | namespaces, a cable, daemons; what they show of themselves |
 //! | `traffic` | verified traffic of every kind between two daemons, while something else goes on |
+//! | `deaths` | clients killed at any moment leave nothing behind |
+//! | `liars` | clients that lie, flood or never finish cost themselves only |
+//! | `endings` | SIGTERM, SIGKILL, SIGSTOP and SIGHUP in the middle of traffic |
 //! | `flood` | a million forged packets at a busy daemon |
 //! | `forge` | the packets of the flood, each with what must become of it |
 //! | `strangers` | guessed keys, foreign sources, queue pairs of an earlier life: refused and counted |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod deaths;
+mod endings;
 mod flood;
 mod forge;
+mod liars;
 #[allow(unreachable_pub)]
 #[path = "../simulation/rng.rs"]
 mod rng;

@@ -101,6 +101,11 @@ impl Daemon {
         Self { process, namespace: Arc::clone(namespace), directory }
     }
 
+    /// Starts it anew, in the same directory, after it has ended or was killed.
+    pub(crate) fn restart(&mut self) {
+        self.process = spawn(&self.namespace, &self.directory);
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -143,6 +148,35 @@ impl Daemon {
         std::fs::read_to_string(self.path("log")).unwrap()
     }
 
+    /// What it holds for its clients: descriptors but for the UDP sockets of its lanes, and mappings of shared memory.
+    pub(crate) fn holdings(&self) -> Holdings {
+        let of = |name: &str| format!("/proc/{}/{name}", self.pid());
+        let lanes: Vec<String> = ["net/udp", "net/udp6"]
+            .iter()
+            .flat_map(|table| {
+                let table = std::fs::read_to_string(of(table)).unwrap();
+                let inode = |line: &str| Some(format!("socket:[{}]", line.split_whitespace().nth(9)?));
+                table.lines().skip(1).filter_map(inode).collect::<Vec<_>>()
+            })
+            .collect();
+        let descriptors = std::fs::read_dir(of("fd")).unwrap().flatten().filter(|fd| {
+            let target = std::fs::read_link(fd.path());
+            target.is_ok_and(|target| !lanes.contains(&target.to_string_lossy().into_owned()))
+        });
+        let maps = std::fs::read_to_string(of("maps")).unwrap();
+        let mappings = maps.lines().filter(|line| line.contains("/memfd:holdfast-")).count();
+        let metrics = self.metrics();
+        let count = |what| metrics.total(what);
+        Holdings {
+            descriptors: descriptors.count(),
+            mappings,
+            clients: count("holdfast_clients"),
+            queue_pairs: count("holdfast_queue_pairs"),
+            memory_regions: count("holdfast_memory_regions"),
+            registered_bytes: count("holdfast_registered_bytes"),
+        }
+    }
+
     /// Memory of its own, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
@@ -183,6 +217,17 @@ fn spawn(namespace: &Namespace, directory: &tempfile::TempDir) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfastd"));
     command.arg("--config").arg(directory.path().join("holdfast.toml")).stdin(Stdio::null()).stderr(log);
     namespace.run(|| command.spawn()).unwrap().unwrap()
+}
+
+/// What a daemon holds for its clients.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Holdings {
+    descriptors: usize,
+    mappings: usize,
+    clients: u64,
+    queue_pairs: u64,
+    memory_regions: u64,
+    registered_bytes: u64,
 }
 
 /// What a daemon published.
