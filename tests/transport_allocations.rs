@@ -29,11 +29,11 @@ fn round(pair: &mut Pair) -> (usize, usize) {
 }
 
 #[test]
-fn requests_answers_and_completions_allocate_nothing_once_warm() {
+fn requests_answers_and_completions_allocate_nothing() {
     for mtu in [PathMtu::B1024, PathMtu::B4096] {
-        let mut pair = Pair::new(mtu);
-        // The first round makes the room that the others use: the count counts.
-        assert!(allocations(|| assert_eq!(round(&mut pair), (39, 20))) > 0);
+        let mut made = None;
+        assert!(allocations(|| made = Some(Pair::new(mtu))) > 0, "the count counts");
+        let mut pair = made.unwrap();
         for _ in 0..10 {
             assert_eq!(allocations(|| assert_eq!(round(&mut pair), (39, 20))), 0, "{mtu:?}");
         }

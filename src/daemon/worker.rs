@@ -240,7 +240,7 @@ impl Worker {
                 }
             }
             let waiting = outgoing.bursts.get(outgoing.head..outgoing.filled).unwrap_or_default();
-            let taken = port.send(waiting, engine.memory())?;
+            let taken = port.send(waiting)?;
             outgoing.head += taken;
             sent += taken;
             let blocked = outgoing.head < outgoing.filled;

@@ -89,8 +89,6 @@ pub struct Engine {
     totals: totals::Totals,
     /// The latest time that the driver told.
     now: Instant,
-    /// Packets between queue pairs of this engine, kept for its capacity.
-    looped: Vec<u8>,
 }
 
 /// A queue pair and whose it is. Boxed: a growing table moves pointers, not queue pairs.
@@ -151,7 +149,6 @@ impl Engine {
             counters: EngineCounters::default(),
             totals: totals::Totals::default(),
             now,
-            looped: Vec::with_capacity(config.burst.max_bytes as usize),
         }
     }
 

@@ -14,7 +14,6 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::pcap_tee::sent_header;
 use super::port::{Capabilities, Port, PortCounters, PortError, Refusal};
-use crate::memory::Memory;
 use crate::transport::{AddressVector, Burst, BurstLimits, IpIdRule};
 use crate::wire::icrc::Icrc;
 use crate::wire::{Datagram, Ecn, ICRC_LEN, IpHeader, UDP_LEN};
@@ -87,9 +86,6 @@ pub struct Faults {
     blackout: Blackout,
     /// Packets whose time has come but which the kernel had no room for.
     outbox: VecDeque<Burst>,
-    /// What raw bursts are resolved against: they need no memory.
-    no_memory: Memory,
-    scratch: Vec<u8>,
     readable: Epoll,
     timer: TimerFd,
 }
@@ -109,8 +105,6 @@ impl Faults {
             random: SplitMix::new(seed),
             blackout: Blackout::default(),
             outbox: VecDeque::new(),
-            no_memory: Memory::new([0; 32]),
-            scratch: Vec::new(),
             readable,
             timer,
         })
@@ -134,7 +128,7 @@ impl Faults {
             burst.push_raw(&flow, &bytes);
             self.outbox.push_back(burst);
         }
-        let taken = self.inner.send(self.outbox.make_contiguous(), &self.no_memory)?;
+        let taken = self.inner.send(self.outbox.make_contiguous())?;
         self.outbox.drain(..taken.min(self.outbox.len()));
         self.set_timer();
         Ok(())
@@ -181,7 +175,7 @@ impl Port for Faults {
         Ok(shown)
     }
 
-    fn send(&mut self, bursts: &[Burst], memory: &Memory) -> Result<usize, PortError> {
+    fn send(&mut self, bursts: &[Burst]) -> Result<usize, PortError> {
         let rule = self.inner.capabilities().burst.ip_id;
         let mut taken = 0;
         for burst in bursts {
@@ -189,11 +183,7 @@ impl Port for Faults {
                 break;
             }
             taken += 1;
-            self.scratch.clear();
-            if memory.copy_list(burst.gather(), &mut self.scratch).is_err() {
-                continue;
-            }
-            for (index, packet) in self.scratch.chunks(burst.segment_bytes().max(1) as usize).enumerate() {
+            for (index, packet) in burst.bytes().chunks(burst.segment_bytes().max(1) as usize).enumerate() {
                 if self.blackout.is_dark() {
                     self.counts.darkened += 1;
                     continue;

@@ -1,11 +1,10 @@
-//! Bursts as the kernel wants them: addresses, control messages and pieces, for `sendmsg` and its relatives.
+//! Bursts as the kernel wants them: addresses, control messages and bytes, for `sendmsg` and its relatives.
 
 use core::mem;
 use core::net::IpAddr;
 use core::ptr;
 use std::os::fd::RawFd;
 
-use crate::memory::{AccessError, Memory};
 use crate::transport::{AddressVector, Burst};
 use crate::wire::ROCE_PORT;
 
@@ -13,26 +12,19 @@ use super::lanes::Lane;
 
 /// Messages of one call to the kernel.
 pub(crate) const MAX_MESSAGES: usize = 16;
-/// Pieces that the kernel takes in one message.
-const MAX_PIECES: usize = libc::UIO_MAXIOV as usize;
-/// Pieces of all messages of one call; a burst whose pieces would not fit begins the next call.
-const TOTAL_PIECES: usize = 4 * MAX_PIECES;
 /// Room for packet info, traffic class, hop limit and segment size, 8-byte aligned.
 const CONTROL_WORDS: usize = 16;
 
-/// Messages ready to be sent. Used again without allocating; all pointers in it are into itself or into the client memory
-/// that the bursts were resolved against, and are used before either can change: see [`Outgoing::headers`].
+/// Messages ready to be sent. Used again without allocating; all pointers in it are into itself or into the bursts, and are
+/// used before either can change: see [`Outgoing::headers`].
 pub(crate) struct Outgoing {
     fds: Vec<RawFd>,
     lanes: Vec<Lane>,
     names: Vec<Name>,
     controls: Vec<Control>,
-    /// Where each message's pieces end.
-    ends: Vec<usize>,
+    /// The bytes of each message.
     pieces: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
-    /// The bytes of a burst in too many pieces.
-    flat: Vec<u8>,
 }
 
 // SAFETY: the raw pointers in `pieces` and `headers` are left over from earlier sends and are overwritten before they are
@@ -58,10 +50,8 @@ impl Outgoing {
             lanes: Vec::with_capacity(MAX_MESSAGES),
             names: Vec::with_capacity(MAX_MESSAGES),
             controls: Vec::with_capacity(MAX_MESSAGES),
-            ends: Vec::with_capacity(MAX_MESSAGES),
-            pieces: Vec::with_capacity(TOTAL_PIECES),
+            pieces: Vec::with_capacity(MAX_MESSAGES),
             headers: Vec::with_capacity(MAX_MESSAGES),
-            flat: Vec::new(),
         }
     }
 
@@ -70,9 +60,7 @@ impl Outgoing {
         self.lanes.clear();
         self.names.clear();
         self.controls.clear();
-        self.ends.clear();
         self.pieces.clear();
-        self.flat.clear();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -88,75 +76,33 @@ impl Outgoing {
         &self.fds
     }
 
-    /// Adds `burst`; `false` if there is no room for it in this call. An error if memory of it is gone.
-    pub(crate) fn push(
-        &mut self,
-        fd: RawFd,
-        lane: Lane,
-        interface: u32,
-        burst: &Burst,
-        memory: &Memory,
-    ) -> Result<bool, AccessError> {
-        let list = burst.gather();
-        let count = list.piece_count();
-        // One flat burst a call: its bytes must not move while others are added.
-        let is_flat = count > MAX_PIECES;
-        let needed = if is_flat { 1 } else { count };
-        if self.fds.len() == MAX_MESSAGES
-            || self.pieces.len() + needed > TOTAL_PIECES
-            || (is_flat && !self.flat.is_empty())
-        {
-            return Ok(false);
-        }
-        let start = self.pieces.len();
-        if is_flat {
-            memory.copy_list(list, &mut self.flat)?;
-            self.pieces.push(libc::iovec { iov_base: self.flat.as_mut_ptr().cast(), iov_len: self.flat.len() });
-        } else {
-            for piece in list.pieces() {
-                match memory.slice(list, piece) {
-                    Ok(slice) => self.pieces.push(slice.as_iovec()),
-                    Err(error) => {
-                        self.pieces.truncate(start);
-                        return Err(error);
-                    }
-                }
-            }
+    /// Adds `burst`; `false` if there is no room for it in this call.
+    pub(crate) fn push(&mut self, fd: RawFd, lane: Lane, interface: u32, burst: &Burst) -> bool {
+        if self.fds.len() == MAX_MESSAGES {
+            return false;
         }
         self.fds.push(fd);
         self.lanes.push(lane);
-        self.ends.push(self.pieces.len());
+        self.pieces.push(iovec(burst.bytes()));
         self.names.push(Name::of(burst.flow(), interface));
         let segment = (burst.packet_count() > 1).then(|| burst.segment_bytes() as u16);
         self.controls.push(Control::of(burst.flow(), interface, segment));
-        Ok(true)
+        true
     }
 
     /// Cuts the first message down to its first packet, sent without segmentation.
     pub(crate) fn keep_first_packet(&mut self, burst: &Burst, interface: u32) {
-        let mut left = burst.segment_bytes() as usize;
-        let mut kept = 0;
-        for piece in &mut self.pieces {
-            if left == 0 {
-                break;
-            }
-            piece.iov_len = piece.iov_len.min(left);
-            left -= piece.iov_len;
-            kept += 1;
-        }
         self.fds.truncate(1);
-        self.ends.clear();
-        self.ends.push(kept);
+        self.pieces.clear();
+        self.pieces.push(iovec(burst.bytes().get(..burst.segment_bytes() as usize).unwrap_or_default()));
         self.controls.clear();
         self.controls.push(Control::of(burst.flow(), interface, None));
     }
 
-    /// The message headers. They hold for as long as `self` is not changed and the memory that the bursts were resolved
-    /// against is borrowed.
+    /// The message headers. They hold for as long as neither `self` nor the bursts are changed.
     pub(crate) fn headers(&mut self) -> &mut [libc::mmsghdr] {
         self.headers.clear();
-        let mut start = 0;
-        for (i, end) in self.ends.iter().enumerate() {
+        for (i, piece) in self.pieces.iter_mut().enumerate() {
             // SAFETY: all zeroes is a valid value of this C struct (null pointers, zero lengths).
             let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
             let message = &mut header.msg_hdr;
@@ -167,15 +113,17 @@ impl Outgoing {
                 message.msg_control = control.words.as_mut_ptr().cast();
                 message.msg_controllen = control.len_bytes as _;
             }
-            if let Some(pieces) = self.pieces.get_mut(start..*end) {
-                message.msg_iov = pieces.as_mut_ptr();
-                message.msg_iovlen = pieces.len() as _;
-            }
+            message.msg_iov = piece;
+            message.msg_iovlen = 1;
             self.headers.push(header);
-            start = *end;
         }
         &mut self.headers
     }
+}
+
+/// For sends, which only read through it.
+fn iovec(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
 impl Name {

@@ -8,7 +8,6 @@ use std::time::SystemTime;
 use etherparse::UdpHeader;
 
 use super::port::{Capabilities, Port, PortCounters, PortError, Refusal};
-use crate::memory::Memory;
 use crate::transport::{Burst, IpIdRule};
 use crate::wire::{Datagram, IpHeader, ROCE_PORT, UDP_LEN};
 
@@ -35,8 +34,7 @@ pub enum PcapLink {
 ///
 /// Super-packets are written as the packets that they are on the wire. Where the port does not see a field (the IPv4
 /// identification and flags of backend `udp`), the one that the sender's rule gives stands instead. UDP checksums are
-/// right, the ICRC is the packet's own. A packet sent is written when the kernel has taken it: if its client changed the
-/// memory meanwhile, the capture shows what came after.
+/// right, the ICRC is the packet's own.
 pub struct PcapTee {
     inner: Box<dyn Port>,
     file: Capture,
@@ -46,8 +44,6 @@ struct Capture {
     writer: Box<dyn Write + Send>,
     link: PcapLink,
     record: Vec<u8>,
-    /// Payloads of a burst.
-    scratch: Vec<u8>,
     /// The error that ended the capture.
     failed: Option<io::Error>,
 }
@@ -69,7 +65,7 @@ impl PcapTee {
             linktype,
         ];
         writer.write_all(&header.map(u32::to_ne_bytes).concat())?;
-        let file = Capture { writer, link, record: Vec::new(), scratch: Vec::new(), failed: None };
+        let file = Capture { writer, link, record: Vec::new(), failed: None };
         Ok(Self { inner, file })
     }
 
@@ -119,18 +115,12 @@ impl Capture {
         self.writer.write_all(record)
     }
 
-    fn write_burst(&mut self, burst: &Burst, memory: &Memory, rule: IpIdRule) {
-        let mut bytes = core::mem::take(&mut self.scratch);
-        bytes.clear();
-        // Memory that is gone was not sent either.
-        if memory.copy_list(burst.gather(), &mut bytes).is_ok() {
-            for (index, packet) in bytes.chunks(burst.segment_bytes().max(1) as usize).enumerate() {
-                if let Some(ip) = sent_header(burst, index as u16, rule) {
-                    self.write(&ip, burst.flow().source_port, packet);
-                }
+    fn write_burst(&mut self, burst: &Burst, rule: IpIdRule) {
+        for (index, packet) in burst.bytes().chunks(burst.segment_bytes().max(1) as usize).enumerate() {
+            if let Some(ip) = sent_header(burst, index as u16, rule) {
+                self.write(&ip, burst.flow().source_port, packet);
             }
         }
-        self.scratch = bytes;
     }
 }
 
@@ -170,12 +160,12 @@ impl Port for PcapTee {
         })
     }
 
-    fn send(&mut self, bursts: &[Burst], memory: &Memory) -> Result<usize, PortError> {
+    fn send(&mut self, bursts: &[Burst]) -> Result<usize, PortError> {
         // The rule that the bursts were built by: a refusal in this very send may change it for those to come.
         let rule = self.inner.capabilities().burst.ip_id;
-        let taken = self.inner.send(bursts, memory)?;
+        let taken = self.inner.send(bursts)?;
         for burst in bursts.iter().take(taken) {
-            self.file.write_burst(burst, memory, rule);
+            self.file.write_burst(burst, rule);
         }
         Ok(taken)
     }

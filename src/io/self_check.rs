@@ -19,7 +19,6 @@ use super::packet::PacketSocket;
 use super::port::PortCounters;
 use super::sender::{Sender, Syscalls};
 use crate::engine::Worker;
-use crate::memory::Memory;
 use crate::transport::{AddressVector, Burst, BurstLimits};
 use crate::wire::IpHeader;
 
@@ -67,7 +66,6 @@ struct Loopback {
     tap: PacketSocket,
     mailbox: Mailbox,
     sender: Sender,
-    memory: Memory,
 }
 
 impl Loopback {
@@ -77,7 +75,6 @@ impl Loopback {
             tap: PacketSocket::open(interface, &[HERE], Worker::ONLY, true, BUFFER_BYTES)?,
             mailbox: Mailbox::new(1),
             sender: Sender::new(Lanes::new(1, BUFFER_BYTES), Box::new(Syscalls), interface),
-            memory: Memory::new([0; 32]),
         })
     }
 
@@ -96,7 +93,7 @@ impl Loopback {
             burst.push_raw(&flow, &[0; SEGMENT_BYTES]);
         }
         let mut counters = PortCounters::default();
-        self.sender.send(core::slice::from_ref(&burst), &self.memory, &mut counters);
+        self.sender.send(core::slice::from_ref(&burst), &mut counters);
         match self.sender.poll_refusal() {
             Some(refusal) => Err(io::Error::from_raw_os_error(refusal.errno)),
             None => Ok(counters.transmitted_packets as usize),

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
-use crate::memory::Memory;
 use crate::transport::Burst;
 
 use super::lanes::{Lane, Lanes};
@@ -52,13 +51,13 @@ impl Sender {
     }
 
     /// See [`Port::send`](super::Port::send).
-    pub(crate) fn send(&mut self, bursts: &[Burst], memory: &Memory, counters: &mut PortCounters) -> usize {
+    pub(crate) fn send(&mut self, bursts: &[Burst], counters: &mut PortCounters) -> usize {
         self.blocked = None;
         let mut taken = 0;
         while let Some(rest) = bursts.get(taken..)
             && let Some(first) = rest.first()
         {
-            let prepared = self.prepare(rest, memory);
+            let prepared = self.prepare(rest);
             if self.outgoing.is_empty() {
                 // Only the first can have failed: what was prepared before another would have been sent first.
                 if let Err(failure) = prepared {
@@ -81,7 +80,7 @@ impl Sender {
                 break;
             }
             if let Some(refused) = rest.get(done) {
-                self.handle_refusal(refused, errno, memory, counters);
+                self.handle_refusal(refused, errno, counters);
                 taken += 1;
             }
         }
@@ -103,7 +102,7 @@ impl Sender {
     }
 
     /// Makes messages of as many bursts as fit, up to the first that cannot be sent.
-    fn prepare(&mut self, bursts: &[Burst], memory: &Memory) -> Result<(), (RefusalReason, i32)> {
+    fn prepare(&mut self, bursts: &[Burst]) -> Result<(), (RefusalReason, i32)> {
         self.outgoing.clear();
         for burst in bursts {
             if burst.is_empty() {
@@ -115,10 +114,8 @@ impl Sender {
                 let errno = error.raw_os_error().unwrap_or(0);
                 (RefusalReason::of_errno(errno), errno)
             })?;
-            match self.outgoing.push(fd, lane, self.interface, burst, memory) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(_) => return Err((RefusalReason::MemoryGone, 0)),
+            if !self.outgoing.push(fd, lane, self.interface, burst) {
+                break;
             }
         }
         Ok(())
@@ -132,18 +129,18 @@ impl Sender {
             *to = *from;
         }
         let headers = self.outgoing.headers();
-        // SAFETY: the headers were made just now; `send` borrows the memory and the bursts that they point into, and
+        // SAFETY: the headers were made just now; `send` borrows the bursts that they point into, and
         // `outgoing` is not touched before the call returns.
         unsafe { self.submit.submit(fds.get(..count).unwrap_or_default(), headers) }
     }
 
     /// A refused super-packet is tried once more as its first packet alone: that tells an MTU that is too small from a
     /// kernel that does not segment (both are `EINVAL` before Linux 6.13; a device without checksum offload gives `EIO`).
-    fn handle_refusal(&mut self, burst: &Burst, errno: i32, memory: &Memory, counters: &mut PortCounters) {
+    fn handle_refusal(&mut self, burst: &Burst, errno: i32, counters: &mut PortCounters) {
         let mut failure = (RefusalReason::of_errno(errno), errno);
         let is_segmented = burst.packet_count() > 1;
         if is_segmented && matches!(errno, libc::EINVAL | libc::EIO | libc::EOPNOTSUPP) {
-            if self.prepare(core::slice::from_ref(burst), memory).is_err() || self.outgoing.is_empty() {
+            if self.prepare(core::slice::from_ref(burst)).is_err() || self.outgoing.is_empty() {
                 return self.refuse(burst, failure, counters);
             }
             self.outgoing.keep_first_packet(burst, self.interface);
@@ -165,7 +162,7 @@ impl Sender {
             RefusalReason::TooLarge => counters.refused_too_large += 1,
             RefusalReason::Unreachable => counters.refused_unreachable += 1,
             RefusalReason::Forbidden | RefusalReason::LaneTaken => counters.refused_forbidden += 1,
-            RefusalReason::MemoryGone | RefusalReason::Other => counters.refused_other += 1,
+            RefusalReason::Other => counters.refused_other += 1,
         }
         if self.refusals.len() == MAX_REFUSALS {
             self.refusals.pop_front();
@@ -268,8 +265,7 @@ mod tests {
         }
         let mut counters = PortCounters::default();
         let bursts = [burst];
-        let count =
-            Namespace::new().unwrap().run(|| sender.send(&bursts, &Memory::new([0; 32]), &mut counters)).unwrap();
+        let count = Namespace::new().unwrap().run(|| sender.send(&bursts, &mut counters)).unwrap();
         assert_eq!(count, 1, "a refused burst counts as taken");
         let taken = taken.lock().unwrap().clone();
         (counters, sender.take_segmentation_failure(), sender.poll_refusal().unwrap(), taken)

@@ -15,7 +15,6 @@ use super::sender::Sender;
 use super::sockopt;
 use super::udp::{self, UdpSocket};
 use super::uring::RingInbox;
-use crate::memory::Memory;
 use crate::transport::{Burst, IpIdRule};
 use crate::wire::Datagram;
 
@@ -188,8 +187,8 @@ impl Port for SocketPort {
         Ok(shown)
     }
 
-    fn send(&mut self, bursts: &[Burst], memory: &Memory) -> Result<usize, PortError> {
-        let taken = self.sender.send(bursts, memory, &mut self.counters);
+    fn send(&mut self, bursts: &[Burst]) -> Result<usize, PortError> {
+        let taken = self.sender.send(bursts, &mut self.counters);
         if let Some(errno) = self.sender.take_segmentation_failure() {
             self.stop_segmenting(errno);
         }

@@ -131,7 +131,6 @@ struct Device {
     listener: OwnedFd,
     clients: Vec<(OwnedFd, SessionId)>,
     burst: Burst,
-    bytes: Vec<u8>,
 }
 
 impl Wire {
@@ -181,19 +180,16 @@ impl Wire {
         if !sender.engine.poll_transmit(now, &mut sender.burst) {
             return false;
         }
-        let (to, mut bytes) = (sender.burst.flow().destination, core::mem::take(&mut sender.bytes));
-        bytes.clear();
-        // A region that went meanwhile takes the burst with it.
-        let whole = sender.engine.memory().copy_list(sender.burst.gather(), &mut bytes).is_ok();
+        let to = sender.burst.flow().destination;
         let mut burst = Burst::new(BurstLimits::default());
         core::mem::swap(&mut burst, &mut sender.burst);
-        if let Some(receiver) = self.devices.iter_mut().find(|d| whole && d.engine.addresses().contains(&to)) {
-            for datagram in burst.datagrams(&bytes) {
+        if let Some(receiver) = self.devices.iter_mut().find(|d| d.engine.addresses().contains(&to)) {
+            for datagram in burst.datagrams() {
                 receiver.server.handle_datagram(now, &mut receiver.engine, &datagram);
             }
         }
         if let Some(sender) = self.devices.get_mut(index) {
-            (sender.burst, sender.bytes) = (burst, bytes);
+            sender.burst = burst;
         }
         true
     }
@@ -243,7 +239,6 @@ impl Device {
             listener,
             clients: Vec::new(),
             burst: Burst::new(BurstLimits::default()),
-            bytes: Vec::new(),
         })
     }
 

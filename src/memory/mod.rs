@@ -10,7 +10,7 @@
 //! shown to the client.
 //!
 //! # Deregistration
-//! No pointer outlives a call. A [`GatherList`] names regions by place and generation; [`Memory::slice`] resolves that when
+//! No pointer outlives a call. A [`GatherList`] names regions by place and generation; [`Memory::copy_piece`] resolves that when
 //! the bytes are used, and borrows the table meanwhile. So after [`Memory::deregister`] returns nobody reads or writes the
 //! client's memory any more, whatever is in flight: a packet gathered before is not sent ([`AccessError::Deregistered`]).
 //!
@@ -49,7 +49,7 @@ use stage::Stage;
 pub use access::{Access, AtomicOp, Keys, LocalUse, Sge};
 pub use copy::{CopyError, Source, Target};
 pub use error::{AccessError, MemoryError, Unreachable};
-pub use gather::{GatherList, Mark, Piece, SharedSlice};
+pub use gather::{GatherList, Mark, Piece};
 pub use mapping::Mapping;
 pub use pd::{PdId, Usage};
 pub use process::{Process, ProcessMemory, Trust};

@@ -8,10 +8,6 @@ use super::{
     process::{self, Span},
 };
 
-/// Payloads up to this are copied into the list's arena. It costs less than an `iovec` entry does in the kernel, keeps bursts of
-/// small packets far below IOV_MAX, and the bytes sent are the bytes that the ICRC was taken over.
-const COPY_AT_MOST_BYTES: u32 = 256;
-
 impl Memory {
     /// Checks a work request's list as a whole and tells its length.
     pub fn check_local(&self, pd: PdId, sges: &[Sge], usage: LocalUse) -> Result<u64, AccessError> {
@@ -149,10 +145,6 @@ impl Memory {
         let generation = region.generation;
         match &region.backing {
             _ if len == 0 => Ok(()),
-            Backing::Shared(mapping, base) if len <= COPY_AT_MOST_BYTES => {
-                let copied = mapping.read(base + at.offset, list.push_room(len as usize));
-                if copied { Ok(()) } else { Err(AccessError::Deregistered) }
-            }
             Backing::Shared(..) => {
                 list.push_shared(at.region, generation, at.offset, len);
                 Ok(())

@@ -1,12 +1,13 @@
 //! Bursts: super-packets under construction.
 //!
 //! A burst holds packets of one flow that the kernel takes in one segmentation-offload send. All are of one size, only the last
-//! may be shorter, as that is how the kernel cuts them apart again. Their bytes stand one behind the other in a
-//! [`GatherList`]: headers and ICRCs in its arena, payload where it is.
+//! may be shorter, as that is how the kernel cuts them apart again. Their bytes stand one behind the other, payload copied
+//! from where it is: so the ICRC is that of the bytes that leave, also where a client writes them meanwhile (which is its
+//! right while a peer READs), and the kernel takes a burst in one piece, from the cache.
 
 use super::AddressVector;
-use crate::memory::{AccessError, GatherList, Memory, Piece};
-use crate::wire::icrc::{Icrc, Seed};
+use crate::memory::{AccessError, GatherList, Memory};
+use crate::wire::icrc::Seed;
 use crate::wire::{Datagram, Ecn, HeaderBuf, ICRC_LEN, IpHeader, Ipv4, UDP_LEN, pad_count};
 use core::net::Ipv4Addr;
 
@@ -42,7 +43,7 @@ impl Default for BurstLimits {
 pub struct Burst {
     limits: BurstLimits,
     av: AddressVector,
-    gather: GatherList,
+    bytes: Vec<u8>,
     packets: u16,
     /// UDP payload bytes of every packet but the last.
     segment: u32,
@@ -50,8 +51,8 @@ pub struct Burst {
     closed: bool,
     /// Headers of a full segment, hashed.
     seed: Option<Seed>,
-    /// Payload gathered ahead and not yet cut into packets.
-    staged: Vec<Piece>,
+    /// Payload to be cut into packets.
+    staged: GatherList,
     /// The first piece of `staged` that is not used up, and how many of its bytes are.
     next: usize,
     used: u32,
@@ -63,12 +64,12 @@ impl Burst {
         Self {
             limits,
             av: AddressVector::UNSET,
-            gather: GatherList::with_capacity(limits.max_bytes as usize, 4 * usize::from(limits.max_packets)),
+            bytes: Vec::with_capacity(limits.max_bytes as usize),
             packets: 0,
             segment: 0,
             closed: false,
             seed: None,
-            staged: Vec::with_capacity(64),
+            staged: GatherList::with_capacity(0, 64),
             next: 0,
             used: 0,
         }
@@ -76,7 +77,7 @@ impl Burst {
 
     /// Empties the burst; its memory stays.
     pub fn clear(&mut self) {
-        self.gather.clear();
+        self.bytes.clear();
         self.staged.clear();
         (self.packets, self.segment, self.closed, self.seed, self.next, self.used) = (0, 0, false, None, 0, 0);
     }
@@ -108,18 +109,18 @@ impl Burst {
 
     /// UDP payload bytes of all packets.
     pub const fn len_bytes(&self) -> usize {
-        self.gather.len_bytes()
+        self.bytes.len()
     }
 
     /// The UDP payloads of all packets, one behind the other.
-    pub const fn gather(&self) -> &GatherList {
-        &self.gather
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
-    /// The packets as a receiver sees them, if `bytes` is what [`Burst::gather`] holds.
-    pub fn datagrams<'b>(&self, bytes: &'b [u8]) -> impl Iterator<Item = Datagram<'b>> {
+    /// The packets as a receiver sees them.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let (av, rule) = (self.av, self.limits.ip_id);
-        let packets = bytes.chunks(self.segment.max(1) as usize).enumerate();
+        let packets = self.bytes.chunks(self.segment.max(1) as usize).enumerate();
         packets.filter_map(move |(n, bytes)| {
             let id = if rule == IpIdRule::CountsFromZero { n as u16 } else { 0 };
             Some(Datagram { ip: av.ip_header(id)?, source_port: av.source_port, bytes })
@@ -156,13 +157,7 @@ impl Burst {
     ) -> Result<(), AccessError> {
         (self.next, self.used) = (0, 0);
         self.staged.clear();
-        let mark = self.gather.mark();
-        let result = gather(&mut self.gather);
-        match result {
-            Ok(()) => self.gather.take_since(mark, &mut self.staged),
-            Err(_) => self.gather.truncate(mark),
-        }
-        result
+        gather(&mut self.staged)
     }
 
     /// Adds a packet: headers, the next `payload` bytes of what was staged, pad and ICRC. Only after [`Burst::fits`].
@@ -182,17 +177,16 @@ impl Burst {
             self.segment = len;
         }
         let mut icrc = self.seed_for(len).headers(headers);
-        let mark = self.gather.mark();
-        self.gather.push_bytes(headers);
-        let added = self.push_payload(memory, payload, &mut icrc);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(headers);
+        let added = self.push_payload(memory, payload);
         if let Err(e) = added {
-            self.gather.truncate(mark);
+            self.bytes.truncate(start);
             return Err(e);
         }
-        let pad = &[0; 3][..usize::from(pad_count(payload as usize))];
-        icrc.update(pad);
-        self.gather.push_bytes(pad);
-        self.gather.push_bytes(&icrc.finish().to_le_bytes());
+        self.bytes.extend_from_slice(&[0; 3][..usize::from(pad_count(payload as usize))]);
+        icrc.update(self.bytes.get(start + headers.len()..).unwrap_or_default());
+        self.bytes.extend_from_slice(&icrc.finish().to_le_bytes());
         self.packets += 1;
         self.closed = len < self.segment;
         Ok(())
@@ -208,25 +202,24 @@ impl Burst {
             self.av = *av;
             self.segment = len;
         }
-        self.gather.push_bytes(packet);
+        self.bytes.extend_from_slice(packet);
         self.packets += 1;
         self.closed = len < self.segment;
         true
     }
 
-    fn push_payload(&mut self, memory: &Memory, mut payload: u32, icrc: &mut Icrc) -> Result<(), AccessError> {
+    fn push_payload(&mut self, memory: &Memory, mut payload: u32) -> Result<(), AccessError> {
         while payload > 0 {
-            let Some(piece) = self.staged.get(self.next) else {
+            let Some(piece) = self.staged.pieces().get(self.next) else {
                 // Fewer bytes were staged than the caller said: a list that shrank under us.
                 return Err(AccessError::Deregistered);
             };
             let take = (piece.len() - self.used).min(payload);
-            let part = piece.part(self.used, take);
-            memory.slice(&self.gather, &part)?.hash_into(icrc.hasher_mut());
-            self.gather.push_piece(part);
+            let is_whole = self.used + take == piece.len();
+            memory.copy_piece(&self.staged, &piece.part(self.used, take), &mut self.bytes)?;
             payload -= take;
             self.used += take;
-            if self.used == piece.len() {
+            if is_whole {
                 (self.next, self.used) = (self.next + 1, 0);
             }
         }

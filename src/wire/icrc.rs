@@ -87,11 +87,6 @@ impl Icrc {
         self.0.update(bytes);
     }
 
-    /// The hasher itself, for whoever holds the payload in a form that is no slice.
-    pub fn hasher_mut(&mut self) -> &mut Hasher {
-        &mut self.0
-    }
-
     /// The ICRC; on the wire it is little-endian.
     pub fn finish(self) -> u32 {
         self.0.finalize()

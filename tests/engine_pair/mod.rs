@@ -28,7 +28,6 @@ pub struct Device {
     pub memory: Arc<Mapping>,
     pub keys: Keys,
     burst: Burst,
-    bytes: Vec<u8>,
 }
 
 impl Device {
@@ -50,7 +49,7 @@ impl Device {
         let (backing, access) = (Backing::Shared(Arc::clone(&memory), 0), RIGHTS | Access::LOCAL_WRITE);
         let keys = engine.memory_mut().register(pd, backing, 0, MEMORY as u64, access).unwrap();
         let cq = engine.create_cq(CLIENT, 1024).unwrap();
-        Self { engine, address, pd, cq, memory, keys, burst, bytes: Vec::new() }
+        Self { engine, address, pd, cq, memory, keys, burst }
     }
 
     pub fn create(&mut self, kind: QpType, srq: Option<SrqId>) -> Qpn {
@@ -120,9 +119,7 @@ impl Device {
         if !self.engine.poll_transmit(now, &mut self.burst) {
             return 0;
         }
-        self.bytes.clear();
-        self.engine.memory().copy_list(self.burst.gather(), &mut self.bytes).unwrap();
-        for datagram in self.burst.datagrams(&self.bytes) {
+        for datagram in self.burst.datagrams() {
             to.engine.handle_datagram(now, &datagram);
         }
         usize::from(self.burst.packet_count())

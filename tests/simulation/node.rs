@@ -38,7 +38,6 @@ pub struct Node {
     base: u64,
     lkey: u32,
     burst: Burst,
-    gathered: Vec<u8>,
     /// Its port does not see the IP ID of what it receives.
     id_hidden: bool,
 }
@@ -59,19 +58,7 @@ impl Node {
         let memory = Arc::new(Mapping::anonymous(memory_len).expect("memory"));
         let pd = engine.memory_mut().create_pd(CLIENT);
         let cq = engine.create_cq(CLIENT, CQ_ENTRIES).expect("completion queue");
-        let mut node = Self {
-            engine,
-            address,
-            pd,
-            cq,
-            memory,
-            srq: None,
-            base: 0,
-            lkey: 0,
-            burst,
-            gathered: Vec::new(),
-            id_hidden,
-        };
+        let mut node = Self { engine, address, pd, cq, memory, srq: None, base: 0, lkey: 0, burst, id_hidden };
         let base = rng.below(1 << 40) << 12;
         node.lkey = node.register(0..memory_len, base, Access::LOCAL_WRITE).lkey;
         node.base = base;
@@ -146,12 +133,7 @@ impl Node {
     pub fn transmit(&mut self, now: Instant, network: &mut Network) -> usize {
         let mut packets = 0;
         while self.engine.poll_transmit(now, &mut self.burst) {
-            self.gathered.clear();
-            // A region that went under the burst takes it along.
-            if self.engine.memory().copy_list(self.burst.gather(), &mut self.gathered).is_err() {
-                continue;
-            }
-            for Datagram { ip, source_port, bytes } in self.burst.datagrams(&self.gathered) {
+            for Datagram { ip, source_port, bytes } in self.burst.datagrams() {
                 network.send(now, Frame { ip, source_port, bytes: bytes.to_vec() });
                 packets += 1;
             }

@@ -27,7 +27,6 @@ pub(super) struct End {
     address: IpAddr,
     /// Out of here only while it is filled.
     burst: Option<Burst>,
-    bytes: Vec<u8>,
 }
 
 impl End {
@@ -52,7 +51,6 @@ impl End {
             key,
             address: source,
             burst: Some(Burst::new(BurstLimits::default())),
-            bytes: Vec::new(),
         };
         end.connect(&QpAttributes {
             access,
@@ -126,10 +124,8 @@ impl End {
     /// Takes the packets of a burst that `from` filled. The ICRC is the engine's business.
     pub(super) fn take(&mut self, from: &mut Self) {
         let Some(burst) = &from.burst else { return };
-        from.bytes.clear();
-        from.memory.copy_list(burst.gather(), &mut from.bytes).unwrap();
         let ip = IpHeader::new(from.address, self.address).unwrap();
-        for bytes in from.bytes.chunks(burst.segment_bytes() as usize) {
+        for bytes in burst.bytes().chunks(burst.segment_bytes() as usize) {
             let packet = Packet::new_checked(bytes).unwrap();
             let datagram = Datagram { ip, source_port: 0xc000, bytes };
             self.with(|qp, cx| qp.handle_packet(cx, &packet, &datagram)).unwrap();

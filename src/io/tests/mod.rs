@@ -12,7 +12,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::namespace::{End, Namespace, run_test};
 use super::{Backend, Driver, Port, PortError, PortSettings, SocketPort, open};
-use crate::memory::Memory;
 use crate::transport::{AddressVector, Burst, BurstLimits, IpIdRule};
 use crate::wire::icrc::{Icrc, Verdict, verify};
 use crate::wire::{Bth, Datagram, HeaderBuf, IpHeader, Opcode, Psn, Qpn, UDP_LEN};
@@ -101,10 +100,9 @@ fn burst(limits: BurstLimits, flow: &AddressVector, packets: u32, payload: usize
 }
 
 fn send_all(port: &mut dyn Port, bursts: &[Burst]) {
-    let memory = Memory::new([0; 32]);
     let mut taken = 0;
     while taken < bursts.len() {
-        taken += port.send(&bursts[taken..], &memory).unwrap();
+        taken += port.send(&bursts[taken..]).unwrap();
         if let Some(fd) = port.blocked_on() {
             assert!(wait(fd, PollFlags::POLLOUT));
         }

@@ -89,7 +89,7 @@ fn a_process_is_read_at_once_and_written_at_flush() {
     list.push_bytes(b">");
     memory.gather(pd, &sges, 1, 9, &mut list).unwrap();
     assert_eq!(bytes_of_list(&memory, &list), b">ewaged\0st"[..]);
-    assert_eq!(list.piece_count(), 1);
+    assert_eq!(list.pieces().len(), 1);
     assert_eq!(memory.poll_write_failure(), None);
 }
 

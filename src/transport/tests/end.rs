@@ -230,10 +230,7 @@ impl End {
                 assert!(burst.is_empty());
                 return bursts;
             }
-            let mut bytes = Vec::new();
-            self.memory.copy_list(burst.gather(), &mut bytes).unwrap();
-            assert_eq!(bytes.len(), burst.len_bytes());
-            let packets: Vec<_> = bytes.chunks(burst.segment_bytes() as usize).map(<[u8]>::to_vec).collect();
+            let packets: Vec<_> = burst.bytes().chunks(burst.segment_bytes() as usize).map(<[u8]>::to_vec).collect();
             assert_eq!(packets.len(), usize::from(burst.packet_count()));
             assert!(
                 burst.packet_count() <= self.burst_limits.max_packets
