@@ -1,6 +1,7 @@
 //! Two engines with a port each, polled by one thread each: RDMA without daemons and clients.
 
 use std::slice;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time;
@@ -27,34 +28,40 @@ pub(crate) fn ping_pong(is_write: bool, time: time::Duration) -> f64 {
     assert_eq!(pair.exchange(), 0, "nothing is posted yet");
     let Pair { a, b, qpn_a, qpn_b, now } = pair;
     let (keys_a, keys_b) = (a.keys, b.keys);
+    // In its namespace: a port makes sockets when it first needs them.
     let side = |index: usize, device, qpn, peer| {
+        namespaces[index].enter().unwrap();
         let settings = PortSettings {
             interface: Some(stage::INTERFACES[index].to_owned()),
             addresses: vec![stage::ADDRESSES[index]],
             ..PortSettings::default()
         };
-        let port = namespaces[index].run(|| open(&settings).unwrap()).unwrap();
-        Side::new(device, now, qpn, peer, port, is_write)
+        Side::new(device, now, qpn, peer, open(&settings).unwrap(), is_write)
     };
-    let (mut ping, mut pong) = (side(0, a, qpn_a, keys_b), side(1, b, qpn_b, keys_a));
-    let end = AtomicBool::new(false);
-    let mut samples = Vec::new();
+    let (ready, end) = (Barrier::new(2), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
+            let mut pong = side(1, b, qpn_b, keys_a);
+            ready.wait();
             while pong.receive(&end) {
                 pong.send();
             }
         });
-        let start = time::Instant::now();
-        while start.elapsed() < time {
-            let begin = time::Instant::now();
-            ping.send();
-            assert!(ping.receive(&end));
-            samples.push(begin.elapsed().as_secs_f64() * 1e6 / 2.0);
-        }
-        end.store(true, Ordering::Relaxed);
-    });
-    stage::median(samples)
+        let ping = scope.spawn(|| {
+            let mut ping = side(0, a, qpn_a, keys_b);
+            ready.wait();
+            let (start, mut samples) = (time::Instant::now(), Vec::new());
+            while start.elapsed() < time {
+                let begin = time::Instant::now();
+                ping.send();
+                assert!(ping.receive(&end));
+                samples.push(begin.elapsed().as_secs_f64() * 1e6 / 2.0);
+            }
+            end.store(true, Ordering::Relaxed);
+            stage::median(samples)
+        });
+        ping.join().unwrap()
+    })
 }
 
 struct Side {
@@ -96,7 +103,7 @@ impl Side {
     }
 
     fn now(&self) -> Instant {
-        self.origin + self.start.elapsed().into()
+        self.origin + self.start.elapsed()
     }
 
     fn send(&mut self) {

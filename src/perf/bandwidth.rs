@@ -65,8 +65,14 @@ pub(super) fn send(link: &mut Link, size: u32, mut progress: impl FnMut(u64, Dur
 }
 
 impl Sender<'_> {
-    /// Receives for the credits of the other side.
+    /// Bytes that can be checked, and receives for the credits of the other side.
     fn prepare(&mut self) -> Result<(), PerfError> {
+        if self.link.plan.slides() {
+            for qp in 0..self.lanes.len() {
+                let (at, bytes) = (self.link.offset(Buffer::Out, qp, 0), self.link.plan.out_bytes());
+                fill(self.link, at, bytes, self.link.content(qp, 0));
+            }
+        }
         if self.link.has_credits() {
             for qp in 0..self.lanes.len() {
                 for number in 0..u64::from(self.link.plan.depth) {
@@ -123,9 +129,6 @@ impl Sender<'_> {
         let Message { qp, number } = message;
         let out = link.offset(Buffer::Out, qp, number);
         let into = link.offset(Buffer::In, qp, number);
-        if link.plan.verify && matches!(link.plan.operation, Operation::Write | Operation::Send) {
-            fill(link, out, *size, Pattern::of(qp as u32, number));
-        }
         let imm = number as u32;
         let (op, local) = match link.plan.operation {
             Operation::Write if link.plan.verify => (SendOp::WriteImm { va: address + into, rkey, imm }, out),
@@ -177,20 +180,35 @@ fn check_answer(link: &Link, qp: usize, number: u64, size: u32, seen: &mut Seen)
     }
 }
 
+/// What is written or compared at once: it stays in the first-level cache.
+const PART_BYTES: usize = 8 << 10;
+
+/// The parts of `size` bytes: where each begins, and how long it is.
+fn parts(size: u64) -> impl Iterator<Item = (usize, usize)> {
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    (0..size).step_by(PART_BYTES).map(move |at| (at, PART_BYTES.min(size - at)))
+}
+
 /// Writes a pattern into this side's memory.
-pub(super) fn fill(link: &Link, at: u64, size: u32, pattern: Pattern) {
-    let mut bytes = vec![0; size as usize];
-    pattern.fill(&mut bytes);
-    // The slot lies inside by construction.
-    let _ = link.memory.write(at, &bytes);
+pub(super) fn fill(link: &Link, at: u64, size: u64, pattern: Pattern) {
+    let mut buffer = [0; PART_BYTES];
+    for (from, len) in parts(size) {
+        let bytes = buffer.get_mut(..len).unwrap_or_default();
+        pattern.after(from).fill(bytes);
+        // The slot lies inside by construction.
+        let _ = link.memory.write(at + from as u64, bytes);
+    }
 }
 
 /// Compares this side's memory with a pattern.
 pub(super) fn compare(link: &Link, at: u64, size: u32, pattern: Pattern, seen: &mut Seen) {
-    let mut bytes = vec![0; size as usize];
-    let wrong = if link.memory.read(at, &mut bytes) { pattern.count_wrong(&bytes) } else { u64::from(size) };
-    seen.verified_bytes += u64::from(size);
-    seen.wrong_bytes += wrong;
+    let mut buffer = [0; PART_BYTES];
+    for (from, len) in parts(size.into()) {
+        let bytes = buffer.get_mut(..len).unwrap_or_default();
+        let is_read = link.memory.read(at + from as u64, bytes);
+        seen.verified_bytes += len as u64;
+        seen.wrong_bytes += if is_read { pattern.after(from).count_wrong(bytes) } else { len as u64 };
+    }
 }
 
 /// After the last message was sent over UC, how long the receiving side waits for stragglers.
@@ -210,7 +228,7 @@ pub(super) fn prepare_to_receive(link: &Link, size: u32) -> Result<(), PerfError
             }
             Operation::Read => {
                 for slot in 0..link.plan.slots() {
-                    fill(link, link.offset(Buffer::Out, qp, slot), size, Pattern::of(qp as u32, slot));
+                    fill(link, link.offset(Buffer::Out, qp, slot), size.into(), Pattern::of(qp as u32, slot));
                 }
             }
             Operation::Atomic => {
@@ -273,7 +291,8 @@ impl Receiver {
             // Over UC messages may be missing: the immediate tells which one this is.
             let this = if link.plan.transport == Transport::Uc { u64::from(imm) } else { *number };
             let at = if link.plan.operation == Operation::Send { slot } else { this };
-            compare(link, link.offset(Buffer::In, qp, at), self.size, Pattern::of(qp as u32, this), &mut self.seen);
+            let pattern = link.content(qp, this);
+            compare(link, link.offset(Buffer::In, qp, at), self.size, pattern, &mut self.seen);
             if link.plan.transport == Transport::Rc && imm != expected {
                 self.seen.wrong_bytes += u64::from(self.size);
             }

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 
 /// Round trips before those that count: caches, branch predictors and the daemon's polling warm up.
 const WARM_UP: u64 = 100;
-/// Looks at memory between two looks at the clock, or at the other side's words.
-const LOOKS: u32 = 4096;
+/// Looks at memory between two offers of the processor: some 100 ns. Where processors are few, the daemon needs this one.
+const LOOKS: u32 = 64;
+/// Offers of the processor between two looks at the clock, at completions, and at the other side's words.
+const ROUNDS: u32 = 64;
 /// A message that does not come for so long is not coming.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -147,7 +149,7 @@ pub(super) fn prepare_to_answer(link: &Link, size: u32) -> Result<(), PerfError>
     let into = link.offset(Buffer::In, 0, 0);
     match link.plan.operation {
         Operation::Send => link.post_receive(Message { qp: 0, number: 0 }, size)?,
-        Operation::Read => fill(link, link.offset(Buffer::Out, 0, 0), size, Pattern::of(0, 0)),
+        Operation::Read => fill(link, link.offset(Buffer::Out, 0, 0), size.into(), Pattern::of(0, 0)),
         // The slot lies inside by construction.
         Operation::Write | Operation::Atomic => drop(link.memory.write(into, &vec![0; size as usize])),
     }
@@ -168,7 +170,7 @@ const fn mark(number: u64) -> u8 {
 fn lay_out(link: &Link, size: u32, number: u64) {
     let out = link.offset(Buffer::Out, 0, 0);
     if link.plan.verify {
-        fill(link, out, size, Pattern::of(0, number));
+        fill(link, out, size.into(), Pattern::of(0, number));
     }
     // The slot lies inside by construction.
     let _ = link.memory.write(out + u64::from(size) - 1, &[mark(number)]);
@@ -208,6 +210,7 @@ fn await_write(
     let last = link.offset(Buffer::In, 0, 0) + u64::from(size) - 1;
     let shift = (last % 8) * 8;
     let start = Instant::now();
+    let mut rounds = 0_u32;
     loop {
         for _ in 0..LOOKS {
             let word = link.memory.atomic(last - last % 8).map_or(0, |w| w.load(Ordering::Acquire));
@@ -216,8 +219,11 @@ fn await_write(
             }
             std::hint::spin_loop();
         }
-        // Where processors are few, the daemon needs this one.
         std::thread::yield_now();
+        rounds += 1;
+        if !rounds.is_multiple_of(ROUNDS) {
+            continue;
+        }
         if stop()? {
             return Ok(false);
         }

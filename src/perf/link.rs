@@ -1,8 +1,8 @@
 //! Queue pairs, memory and completions of one side, connected to the other.
 
-use super::PerfError;
 use super::exchange::Side;
 use super::plan::{Measure, Operation, Plan};
+use super::{Pattern, PerfError};
 use crate::ipc::client::{
     Access, Completion, CompletionChannel, CompletionQueue, ConnectionOptions, Context, Data, MemoryRegion, Pd, Psn,
     QpCapabilities, Qpn, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus,
@@ -53,13 +53,11 @@ pub(super) struct Link {
     batch: Vec<Completion>,
 }
 
-/// How long a side looks for completions before it sleeps.
+/// How long a side looks for the completion of the one message under way before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// Without a completion for so long the measurement is given up: longer than the longest ACK timeout with its retries that
 /// perf asks for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Messages are this far apart at least, so that none shares a cache line.
-const ALIGN: u64 = 64;
 
 impl Link {
     /// Makes everything that `plan` needs; not connected yet.
@@ -71,7 +69,7 @@ impl Link {
         let entries = (plan.queue_pairs * depth * 4).max(64);
         let cq = context.create_cq(entries, Some(&channel))?;
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let bytes = 2 * u64::from(plan.queue_pairs) * plan.slots() * stride(plan);
+        let bytes = u64::from(plan.queue_pairs) * (plan.out_bytes() + plan.in_bytes());
         let memory = pd.allocate(usize::try_from(bytes).unwrap_or(usize::MAX), rights)?;
         let qps = Self::queue_pairs(&pd, plan, &cq, depth)?;
         let by_number = qps.iter().enumerate().map(|(i, qp)| (qp.qpn(), i)).collect();
@@ -124,14 +122,20 @@ impl Link {
         Ok(())
     }
 
-    /// Offset of a message's slot in the memory of either side.
+    /// Offset of a message's place in the memory of either side.
     pub(super) fn offset(&self, buffer: Buffer, qp: usize, number: u64) -> u64 {
-        let slots = self.plan.slots();
-        let half = match buffer {
-            Buffer::Out => 0,
-            Buffer::In => self.qps.len() as u64 * slots,
-        };
-        (half + qp as u64 * slots + number % slots) * stride(&self.plan)
+        let (plan, qp) = (&self.plan, qp as u64);
+        let slot = number % plan.slots() * plan.stride();
+        match buffer {
+            Buffer::Out if plan.slides() => qp * plan.out_bytes() + Pattern::slide(number),
+            Buffer::Out => qp * plan.out_bytes() + slot,
+            Buffer::In => self.qps.len() as u64 * plan.out_bytes() + qp * plan.in_bytes() + slot,
+        }
+    }
+
+    /// What a verified message consists of.
+    pub(super) fn content(&self, qp: usize, number: u64) -> Pattern {
+        Pattern::of(qp as u32, 0).after(Pattern::slide(number) as usize)
     }
 
     /// Posts the send request of one message.
@@ -207,7 +211,9 @@ impl Link {
             if n > 0 || waited >= limit {
                 return Ok(n);
             }
-            if self.plan.spin || waited < SPIN {
+            // With many messages under way the processor is better left to the daemon.
+            let spin = if self.plan.measure == Measure::Latency { SPIN } else { Duration::ZERO };
+            if self.plan.spin || waited < spin {
                 std::thread::yield_now();
                 continue;
             }
@@ -238,11 +244,6 @@ impl Link {
             && self.plan.transport == super::Transport::Rc
             && matches!(self.plan.operation, Operation::Write | Operation::Send)
     }
-}
-
-/// Distance of two slots.
-fn stride(plan: &Plan) -> u64 {
-    u64::from(plan.largest()).next_multiple_of(ALIGN)
 }
 
 fn check(completion: &Completion) -> Result<(), PerfError> {

@@ -1,5 +1,6 @@
 //! What is to be measured, and whether that makes sense.
 
+use super::Pattern;
 use crate::ipc::client::QpType;
 use crate::wire::PathMtu;
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,9 @@ pub enum Stop {
     Messages(u64),
 }
 
+/// Messages are this far apart at least, so that none shares a cache line.
+const ALIGN: u64 = 64;
+
 /// A measurement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Plan {
@@ -143,7 +147,7 @@ impl Plan {
     /// The largest message: 64 MiB fill any pipe.
     pub const MAX_MESSAGE_BYTES: u32 = 64 << 20;
     /// All message buffers of one side together.
-    pub const MAX_BUFFER_BYTES: u64 = 4 << 30;
+    pub const MAX_BUFFER_BYTES: u64 = 8 << 30;
     /// Queue pairs.
     pub const MAX_QUEUE_PAIRS: u32 = 4096;
     /// Messages under way on one queue pair.
@@ -185,7 +189,7 @@ impl Plan {
                 return Err(PlanError::LatencyOnUc);
             }
         }
-        let bytes = u64::from(self.queue_pairs) * self.slots() * u64::from(self.largest());
+        let bytes = u64::from(self.queue_pairs) * (self.out_bytes() + self.in_bytes());
         if bytes > Self::MAX_BUFFER_BYTES {
             return Err(PlanError::Buffers { bytes });
         }
@@ -205,6 +209,29 @@ impl Plan {
             return depth;
         }
         (u64::from(4u32 << 20) / u64::from(self.largest().max(1))).clamp(1, depth)
+    }
+
+    /// Whether each message is sent from another place of one long pattern, so that none is like the one before it in its slot
+    /// and nothing has to be written before each.
+    pub(super) fn slides(&self) -> bool {
+        self.verify
+            && self.measure == Measure::Bandwidth
+            && matches!(self.operation, Operation::Write | Operation::Send)
+    }
+
+    /// Distance of two slots.
+    pub(super) fn stride(&self) -> u64 {
+        u64::from(self.largest()).next_multiple_of(ALIGN)
+    }
+
+    /// Bytes that each queue pair sends from.
+    pub(super) fn out_bytes(&self) -> u64 {
+        if self.slides() { self.stride() + Pattern::LONGEST_SLIDE } else { self.slots() * self.stride() }
+    }
+
+    /// Bytes that each queue pair receives into.
+    pub(super) fn in_bytes(&self) -> u64 {
+        self.slots() * self.stride()
     }
 }
 
@@ -240,7 +267,7 @@ mod tests {
             (Plan { depth: 0, ..plan() }, "--depth 0"),
             (Plan { queue_pairs: 5000, ..plan() }, "--qps 5000"),
             (Plan { operation: Operation::Read, transport: Transport::Uc, ..plan() }, "READ needs"),
-            (Plan { verify: true, sizes: vec![64 << 20], ..plan() }, "of buffers"),
+            (Plan { verify: true, sizes: vec![64 << 20], depth: 256, ..plan() }, "of buffers"),
         ];
         for (plan, says) in broken {
             let error = plan.check().map_err(|e| e.to_string());

@@ -6,7 +6,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-const SIZE_UNITS: &[(&str, u64)] = &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZE_UNITS: &[(&str, u64)] =
+    &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)];
 const TIME_UNITS: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
     ("min", 60_000_000_000),
@@ -65,7 +66,7 @@ impl Time {
 
 /// `"12unit"` as 12 times the unit; `None` if the number or the unit is none, or the product does not fit.
 fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(digits)?;
     let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
     number.parse::<u64>().ok()?.checked_mul(*factor)
@@ -211,8 +212,13 @@ mod tests {
     }
 
     #[test]
+    fn a_size_without_a_unit_is_in_bytes() {
+        assert_eq!("64".parse::<Size>().unwrap().to_string(), "64B");
+    }
+
+    #[test]
     fn nonsense_is_refused() {
-        for text in ["", "MiB", "-1MiB", "1.5MiB", "64", "64mib", "99999999999GiB", "1 2B", "1é"] {
+        for text in ["", "MiB", "-1MiB", "1.5MiB", "64mib", "99999999999GiB", "1 2B", "1é"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
         for text in ["", "s", "1m", "5", "1s2", "99999999999999h"] {
