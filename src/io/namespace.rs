@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
 use rtnetlink::packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
+    InfoData, InfoKind, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -100,6 +100,25 @@ impl Namespace {
     /// `ip link set NAME mtu MTU`.
     pub fn set_mtu(&self, name: &str, mtu: u32) -> Result<(), NamespaceError> {
         self.set_link(name, |link| link.attributes.push(LinkAttribute::Mtu(mtu)))
+    }
+
+    /// `ip link set NAME address MAC`.
+    pub fn set_mac(&self, name: &str, mac: [u8; 6]) -> Result<(), NamespaceError> {
+        self.set_link(name, |link| link.attributes.push(LinkAttribute::Address(mac.to_vec())))
+    }
+
+    /// `ip link add link PARENT name NAME type vlan id ID`, and up.
+    pub fn add_vlan(&self, parent: &str, name: &str, id: u16) -> Result<(), NamespaceError> {
+        self.netlink("lay a VLAN over", parent, |netlink, index| {
+            let mut link = named(name);
+            link.attributes.push(LinkAttribute::Link(index));
+            link.attributes.push(LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Vlan),
+                LinkInfo::Data(InfoData::Vlan(vec![InfoVlan::Id(id)])),
+            ]));
+            netlink.create(RouteNetlinkMessage::NewLink(link))
+        })?;
+        self.set_up(name, true)
     }
 
     /// `ip address add ADDRESS/PREFIX dev NAME`, without waiting for duplicate address detection.

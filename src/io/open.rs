@@ -170,12 +170,15 @@ fn open_packet(
         Err(_) => kernel() >= (6, 2),
     };
     let PortSettings { addresses, worker, receive_buffer_bytes, .. } = settings;
-    let socket = PacketSocket::open(interface, addresses, *worker, wants_vnet, *receive_buffer_bytes).map_err(|e| {
-        match e.kind() {
-            io::ErrorKind::PermissionDenied => PortError::NotPrivileged,
-            _ => PortError::System { what: "open an AF_PACKET socket", source: e },
-        }
-    })?;
+    let open = |interface| {
+        PacketSocket::open(interface, addresses, *worker, wants_vnet, *receive_buffer_bytes).map_err(|e| {
+            match e.kind() {
+                io::ErrorKind::PermissionDenied => PortError::NotPrivileged,
+                _ => PortError::System { what: "open an AF_PACKET socket", source: e },
+            }
+        })
+    };
+    let socket = open(interface)?;
     if !socket.has_vnet {
         notes.push("coalesced packets cannot be received by AF_PACKET: needs Linux 6.2".to_owned());
     }
@@ -185,16 +188,19 @@ fn open_packet(
         .iter()
         .map(|address| Ok((udp::hold(*address, interface)?, *address)))
         .collect::<Result<_, PortError>>()?;
-    let PacketSocket { socket, link, has_vnet, buffer_bytes } = socket;
-    let source = Source::Frames { link, has_vnet };
-    let inbox = Inbox::new(driver, settings.batch).map_err(PortError::system("make a ring"))?;
-    Ok(Opened {
-        backend: Backend::Packet,
-        receivers: vec![Receiver::new(socket, inbox, source)],
-        holders,
-        coalesces: has_vnet,
-        receive_buffer_bytes: buffer_bytes,
-    })
+    let (coalesces, receive_buffer_bytes) = (socket.has_vnet, socket.buffer_bytes);
+    let mut sockets = vec![socket];
+    // What workers send each other goes to our own addresses, and so through the loopback interface.
+    let loopback = nix::net::if_::if_nametoindex("lo").unwrap_or(0);
+    if worker.count() > 1 && ![0, interface].contains(&loopback) {
+        sockets.push(open(loopback)?);
+    }
+    let receiver = |PacketSocket { socket, link, has_vnet, .. }| {
+        let inbox = Inbox::new(driver, settings.batch).map_err(PortError::system("make a ring"))?;
+        Ok(Receiver::new(socket, inbox, Source::Frames { link, has_vnet }))
+    };
+    let receivers = sockets.into_iter().map(receiver).collect::<Result<_, PortError>>()?;
+    Ok(Opened { backend: Backend::Packet, receivers, holders, coalesces, receive_buffer_bytes })
 }
 
 fn open_udp(settings: &PortSettings, interface: u32, driver: Driver) -> Result<Opened, PortError> {
