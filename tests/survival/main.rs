@@ -7,6 +7,8 @@
 //! | `deaths` | clients killed at any moment leave nothing behind |
 //! | `liars` | clients that lie, flood or never finish cost themselves only |
 //! | `endings` | SIGTERM, SIGKILL, SIGSTOP and SIGHUP in the middle of traffic |
+//! | `workers` | queue pairs on several workers, of two daemons and of one |
+//! | `links` | backends, drivers and VLANs; MTU, neighbours and carrier that change under traffic |
 //! | `flood` | a million forged packets at a busy daemon |
 //! | `forge` | the packets of the flood, each with what must become of it |
 //! | `strangers` | guessed keys, foreign sources, queue pairs of an earlier life: refused and counted |
@@ -18,9 +20,11 @@ mod endings;
 mod flood;
 mod forge;
 mod liars;
+mod links;
 #[allow(unreachable_pub)]
 #[path = "../simulation/rng.rs"]
 mod rng;
 mod stage;
 mod strangers;
 mod traffic;
+mod workers;

@@ -88,6 +88,16 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(namespace: &Arc<Namespace>, interface: &str, settings: &str) -> Self {
+        Self::start_as(namespace, interface, settings, program)
+    }
+
+    /// Starts the program that `command` makes of the path of its settings.
+    pub(crate) fn start_as(
+        namespace: &Arc<Namespace>,
+        interface: &str,
+        settings: &str,
+        command: impl FnOnce(&str) -> Command,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).display().to_string();
         let own = format!(
@@ -97,13 +107,14 @@ impl Daemon {
             path("control"),
         );
         std::fs::write(path("holdfast.toml"), own + settings).unwrap();
-        let process = spawn(namespace, &directory);
+        let process = spawn(namespace, &directory, command(&path("holdfast.toml")));
         Self { process, namespace: Arc::clone(namespace), directory }
     }
 
     /// Starts it anew, in the same directory, after it has ended or was killed.
     pub(crate) fn restart(&mut self) {
-        self.process = spawn(&self.namespace, &self.directory);
+        let config = self.path("holdfast.toml").display().to_string();
+        self.process = spawn(&self.namespace, &self.directory, program(&config));
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -120,6 +131,14 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// What `holdfast ARGUMENTS --json` says.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let output = command.args(arguments).arg("--json").arg("--socket").arg(self.path("control")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// All metrics, by name and labels as they stand in the scrape.
@@ -184,6 +203,10 @@ impl Daemon {
         line.trim_end_matches("kB").trim().parse().unwrap()
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
@@ -212,10 +235,15 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(namespace: &Namespace, directory: &tempfile::TempDir) -> Child {
-    let log = File::options().append(true).create(true).open(directory.path().join("log")).unwrap();
+fn program(config: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfastd"));
-    command.arg("--config").arg(directory.path().join("holdfast.toml")).stdin(Stdio::null()).stderr(log);
+    command.args(["--config", config]);
+    command
+}
+
+fn spawn(namespace: &Namespace, directory: &tempfile::TempDir, mut command: Command) -> Child {
+    let log = File::options().append(true).create(true).open(directory.path().join("log")).unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     namespace.run(|| command.spawn()).unwrap().unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Verified traffic of every kind between two daemons: RC WRITE, SEND, READ and FETCH_ADD both ways, and datagrams.
 
-use crate::stage::{PATIENCE, v4};
+use crate::stage::PATIENCE;
 use holdfast::ipc::client::*;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,10 +181,15 @@ fn ud_capabilities() -> QpCapabilities {
 impl Traffic {
     /// Connects queue pairs of two contexts.
     pub(crate) fn new(contexts: [Context; 2]) -> Self {
+        Self::with(contexts, &options())
+    }
+
+    /// Connects queue pairs of two contexts in this way.
+    pub(crate) fn with(contexts: [Context; 2], options: &ConnectionOptions) -> Self {
         let sides = contexts.map(Side::new);
         let endpoints = [0, 1].map(|i: usize| sides[i].rc.endpoint(Psn::new(FIRST_PSN[i])).unwrap());
         for (i, side) in sides.iter().enumerate() {
-            side.rc.connect(&endpoints[1 - i], Psn::new(FIRST_PSN[i]), &options()).unwrap();
+            side.rc.connect(&endpoints[1 - i], Psn::new(FIRST_PSN[i]), options).unwrap();
         }
         Self { sides, rounds: 0 }
     }
@@ -192,7 +197,6 @@ impl Traffic {
     fn peer(&self, of: usize) -> Peer {
         let side = &self.sides[1 - of];
         let to = AddressHandle::to(side.context.addresses()[0]);
-        debug_assert_eq!(side.context.addresses()[0], v4(2 - of as u8));
         Peer { memory: side.memory.address(), rkey: side.memory.rkey(), ud: to.queue_pair(side.ud.qpn(), QKEY) }
     }
 
