@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::ask::{Ask, print_json};
 use super::table::{Left, Right, Table, bytes, count, or_dash, time};
-use crate::control::view::{QpKind, QpState, QueuePair, Wait};
+use crate::control::view::{Depth, QpKind, QpState, QueuePair, Wait};
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -113,6 +113,57 @@ pub(super) fn waits_for(wait: Option<Wait>) -> String {
     or_dash(wait.map(|w| name(&w)))
 }
 
+/// Why it does not send, in a sentence.
+fn why(q: &QueuePair) -> String {
+    let until = |what: &str| q.wait_ends_in_ns.map(|ns| format!("; {what} in {}", time(ns))).unwrap_or_default();
+    let since = || q.waited_ns.map(|ns| format!(" for {}", time(ns))).unwrap_or_default();
+    let retries = || format!("{}{}", until("sends again"), budget("retries", q.retries_left, q.retry_count));
+    let Some(wait) = q.waits_for else {
+        return match q.state {
+            QpState::Rts | QpState::Sqd => "nothing: it sends".into(),
+            QpState::Error | QpState::Sqe => "nothing more: it has failed".into(),
+            QpState::Reset | QpState::Init | QpState::Rtr => {
+                format!("its program: {} does not send, RTS does", state(q.state))
+            }
+        };
+    };
+    match wait {
+        Wait::Dark => "light: its path is dark".into(),
+        Wait::Congestion => "its rate, which congestion control has lowered".into(),
+        Wait::Rnr => {
+            let left =
+                if q.rnr_retry == 7 { String::new() } else { budget("RNR retries", q.rnr_retries_left, q.rnr_retry) };
+            format!("the peer to post a receive (RNR NAK){}{left}", until("asks again"))
+        }
+        Wait::Loss => format!("what was lost to arrive; no answer{}{}", since(), retries()),
+        Wait::Ack => format!("the peer's answer (ACK){}{}", since(), retries()),
+        Wait::Credit => "credit: the peer has posted too few receives".into(),
+        Wait::Window => {
+            format!("the window: {} packets are in flight, no answer{}{}", in_flight(q), since(), retries())
+        }
+        Wait::Reads => format!("READs and atomics in flight: max_rd_atomic allows {}", q.max_rd_atomic),
+        Wait::Fence => "READs and atomics in flight: the next request has a fence".into(),
+        Wait::Stopped => "its program: the send queue is stopped (SQD)".into(),
+        Wait::Application => "its program: nothing is posted".into(),
+    }
+}
+
+fn budget(what: &str, left: u32, of: u32) -> String {
+    format!(", {left} of {of} {what} left")
+}
+
+/// How full the receive queue is, and whether the peer suffers for it.
+fn receives(q: &QueuePair) -> String {
+    if let Some(srq) = q.shared_receive_queue {
+        return format!("shared receive queue {srq}");
+    }
+    let Depth { posted, capacity } = q.receive_queue;
+    match (posted, q.counters.out_of_buffer) {
+        (1.., _) | (0, 0) => format!("{posted} of {capacity} posted"),
+        (0, n) => format!("0 of {capacity} posted: the peer's sends find none ({} so far)", count(n)),
+    }
+}
+
 fn in_flight(qp: &QueuePair) -> u32 {
     qp.send_psn.wrapping_sub(qp.unacknowledged_psn) & 0x00ff_ffff
 }
@@ -163,11 +214,13 @@ fn write_one(out: &mut dyn Write, q: &QueuePair) -> io::Result<()> {
             format!("UDP source port {}, {class}, hop limit {}, MTU {}", p.source_port, p.hop_limit, q.path_mtu_bytes),
         )?;
     }
-    line("waits for", waits_for(q.waits_for))?;
-    let from = q.shared_receive_queue.map(|srq| format!(", shared receive queue {srq}")).unwrap_or_default();
-    line("queues", format!("send CQ {}, receive CQ {}{from}", q.send_cq, q.receive_cq))?;
+    if let Some(failure) = &q.failure {
+        line("failed by", failure.clone())?;
+    }
+    line("waits for", why(q))?;
+    line("queues", format!("send CQ {}, receive CQ {}", q.send_cq, q.receive_cq))?;
     line("send queue", format!("{} of {} posted", q.send_queue.posted, q.send_queue.capacity))?;
-    line("receive queue", format!("{} of {} posted", q.receive_queue.posted, q.receive_queue.capacity))?;
+    line("receive queue", receives(q))?;
     line(
         "requester PSN",
         format!("next {}, oldest unacknowledged {}, {} in flight", q.send_psn, q.unacknowledged_psn, in_flight(q)),
@@ -214,7 +267,7 @@ fn write_one(out: &mut dyn Write, q: &QueuePair) -> io::Result<()> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::control::view::{Depth, Peer};
+    use crate::control::view::Peer;
 
     fn queue_pair() -> QueuePair {
         QueuePair {
@@ -232,6 +285,10 @@ mod tests {
             unacknowledged_psn: 0x00ff_fffe,
             send_queue: Depth { posted: 4, capacity: 128 },
             waits_for: Some(Wait::Window),
+            waited_ns: Some(3_000_000),
+            wait_ends_in_ns: Some(64_108_864),
+            retry_count: 7,
+            retries_left: 6,
             client_pid: 4711,
             rnr_retry: 7,
             ..Default::default()
@@ -264,13 +321,13 @@ mod tests {
         owner           process 4711, worker 0, PD 0
         peer            198.18.0.2 QPN 42 (0x00002a)
         path            UDP source port 49200, DSCP 26, ECN 2, hop limit 64, MTU 4096
-        waits for       window
+        waits for       the window: 4 packets are in flight, no answer for 3 ms; sends again in 64.1 ms, 6 of 7 retries left
         queues          send CQ 0, receive CQ 0
         send queue      4 of 128 posted
         receive queue   0 of 0 posted
         requester PSN   next 2, oldest unacknowledged 16777214, 4 in flight
         responder PSN   expected 0, MSN 0
-        retries         0 of 0 left, ACK timeout never
+        retries         6 of 7 left, ACK timeout never
         RNR retries     no limit, asks peers to wait 0 ns
         READ, atomic    0 outstanding at most, 0 from the peer
         sent            0 packets, 0 B
@@ -282,6 +339,34 @@ mod tests {
         dropped         0 packets
         in error        0 sends (0 flushed), 0 receives (0 flushed)
         ");
+    }
+
+    #[test]
+    fn every_wait_is_a_sentence() {
+        let in_state = |state| why(&QueuePair { state, waits_for: None, ..queue_pair() });
+        assert_eq!(in_state(QpState::Rtr), "its program: RTR does not send, RTS does");
+        assert_eq!(in_state(QpState::Error), "nothing more: it has failed");
+        let with = |wait| why(&QueuePair { waits_for: Some(wait), rnr_retry: 6, rnr_retries_left: 5, ..queue_pair() });
+        assert_eq!(
+            with(Wait::Rnr),
+            "the peer to post a receive (RNR NAK); asks again in 64.1 ms, 5 of 6 RNR retries left"
+        );
+        assert_eq!(with(Wait::Ack), "the peer's answer (ACK) for 3 ms; sends again in 64.1 ms, 6 of 7 retries left");
+        let no_timer = QueuePair { waits_for: Some(Wait::Rnr), wait_ends_in_ns: None, waited_ns: None, ..queue_pair() };
+        assert_eq!(why(&no_timer), "the peer to post a receive (RNR NAK)", "for ever");
+    }
+
+    #[test]
+    fn a_receiver_without_receives_says_who_suffers() {
+        let lacking = |out_of_buffer| {
+            let mut q = QueuePair { receive_queue: Depth { posted: 0, capacity: 16 }, ..queue_pair() };
+            q.counters.out_of_buffer = out_of_buffer;
+            q
+        };
+        assert_eq!(receives(&lacking(0)), "0 of 16 posted");
+        assert_eq!(receives(&lacking(3)), "0 of 16 posted: the peer's sends find none (3 so far)");
+        let shared = QueuePair { shared_receive_queue: Some(2), ..lacking(0) };
+        assert_eq!(receives(&shared), "shared receive queue 2");
     }
 
     #[test]

@@ -123,7 +123,7 @@ macro_rules! mirror {
 mirror! {
     enum QpKind { Rc, Uc, Ud, Gsi }
     enum QpState { Reset, Init, Rtr, Rts, Sqd, Sqe, Error }
-    enum Wait { Dark, Congestion, Rnr, Loss, Credit, Window, Application }
+    enum Wait { Dark, Congestion, Rnr, Loss, Ack, Credit, Window, Reads, Fence, Stopped, Application }
     enum Backing { Shared, Process }
 }
 
@@ -144,7 +144,7 @@ mirror! {
         qpn, kind, state, worker, client_pid, protection_domain, send_cq, receive_cq, shared_receive_queue, peer,
         path_mtu_bytes, ack_timeout_ns, retry_count, retries_left, rnr_retry, rnr_retries_left, min_rnr_timer_ns,
         max_rd_atomic, max_dest_rd_atomic, send_psn, unacknowledged_psn, expected_psn, msn, send_queue, receive_queue,
-        waits_for, counters,
+        waits_for, waited_ns, wait_ends_in_ns, failure, counters,
     }
     struct Depth = Depth { posted, capacity }
     struct Peer = Peer { address, qpn, source_port, traffic_class, hop_limit }

@@ -163,7 +163,7 @@ pub enum QpState {
     Error,
 }
 
-/// Why a queue pair with work does not send.
+/// What a queue pair waits for before it sends more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
@@ -175,10 +175,18 @@ pub enum Wait {
     Rnr,
     /// Something was lost and is being sent again.
     Loss,
+    /// All that was posted is sent; the peer's answer is missing.
+    Ack,
     /// The peer gave no credit for another message.
     Credit,
-    /// The window is full: everything allowed is in flight.
+    /// As many packets are in flight as may be.
     Window,
+    /// As many READs and atomics are in flight as may be.
+    Reads,
+    /// A fence: READs and atomics before it are in flight.
+    Fence,
+    /// The application has stopped the send queue.
+    Stopped,
     /// The application posted nothing.
     Application,
 }
@@ -260,8 +268,14 @@ pub struct QueuePair {
     pub send_queue: Depth,
     /// Its receive queue; empty with a shared receive queue.
     pub receive_queue: Depth,
-    /// Why it does not send right now.
+    /// What it waits for before it sends more; `None` if it sends, or never will in its state.
     pub waits_for: Option<Wait>,
+    /// Since the peer's last sign of life, or our last attempt to get one; `None` if no answer is missing.
+    pub waited_ns: Option<u64>,
+    /// Until a timer ends the wait: the peer's RNR timer, or our ACK timer.
+    pub wait_ends_in_ns: Option<u64>,
+    /// What brought it into an error state, in words.
+    pub failure: Option<String>,
     /// What it has counted.
     pub counters: QpCounters,
 }

@@ -6,7 +6,7 @@ use crate::control::worker::PAGE_ENTRIES;
 use crate::engine::Engine;
 use crate::ipc::server::{Server, SessionId};
 use crate::memory::Backing;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::transport::{Qp, QpCounters, QpState, QpType, Refusal, Wait};
 use crate::wire::{Qpn, RnrTimer};
 
@@ -36,7 +36,7 @@ pub(super) fn clients(worker: u32, now: Instant, engine: &Engine, clients: &Clie
             queue_pairs: session.queue_pairs() as u32,
             memory_regions: memory.regions,
             registered_bytes: memory.registered_bytes,
-            attached_ns: clients.attached_for(session.id(), now).as_nanos().try_into().unwrap_or(u64::MAX),
+            attached_ns: nanoseconds(clients.attached_for(session.id(), now)),
         }
     };
     clients.server().sessions().map(view).collect()
@@ -74,7 +74,7 @@ pub(super) fn queue_pair(
     qpn: u32,
 ) -> Option<view::QueuePair> {
     let qpn = Qpn::new(qpn);
-    let waits_for = engine.waits_for(now, qpn).map(wait);
+    let waiting = engine.waits_for(now, qpn);
     let owner = engine.owner(qpn)?;
     let client_pid = pid_of(server, owner);
     let qp = engine.qp(qpn)?;
@@ -108,9 +108,16 @@ pub(super) fn queue_pair(
             posted: qp.waiting_receives(),
             capacity: if init.srq.is_some() { 0 } else { init.caps.max_recv_wr },
         },
-        waits_for,
+        waits_for: waiting.map(|w| wait(w.reason)),
+        waited_ns: waiting.and_then(|w| w.waited).map(nanoseconds),
+        wait_ends_in_ns: waiting.and_then(|w| w.ends_in).map(nanoseconds),
+        failure: qp.failure().map(|failure| failure.to_string()),
         counters: counters(qp.counters()),
     })
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// A page of memory regions.
@@ -184,8 +191,12 @@ const fn wait(wait: Wait) -> view::Wait {
     match wait {
         Wait::Rnr => view::Wait::Rnr,
         Wait::Loss => view::Wait::Loss,
+        Wait::Ack => view::Wait::Ack,
         Wait::Credit => view::Wait::Credit,
         Wait::Window => view::Wait::Window,
+        Wait::Reads => view::Wait::Reads,
+        Wait::Fence => view::Wait::Fence,
+        Wait::Stopped => view::Wait::Stopped,
         Wait::Application => view::Wait::Application,
     }
 }

@@ -4,7 +4,7 @@ use super::{Engine, Entry, ObjectError, QpError};
 use crate::memory::PdId;
 use crate::time::Instant;
 use crate::transport::{
-    AttrMask, CqId, ModifyError, Qp, QpAttributes, QpCounters, QpInit, QpState, QpType, SrqId, Wait,
+    AttrMask, CqId, ModifyError, Qp, QpAttributes, QpCounters, QpInit, QpState, QpType, SrqId, Waiting,
 };
 use crate::wire::Qpn;
 
@@ -217,8 +217,8 @@ impl Engine {
             .filter_map(|slot| self.qps.get(slot as usize).map(|e| &*e.qp))
     }
 
-    /// Why a queue pair with work does not send.
-    pub fn waits_for(&mut self, now: Instant, qpn: Qpn) -> Option<Wait> {
+    /// What a queue pair waits for before it sends more.
+    pub fn waits_for(&mut self, now: Instant, qpn: Qpn) -> Option<Waiting> {
         let slot = self.slot(qpn)?;
         let now = self.timers.clock.at(now);
         self.qps.get(slot as usize)?.qp.waits_for(&self.shared.context(now))

@@ -62,9 +62,37 @@ impl WcStatus {
         })
     }
 
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::LocalLength => "local length error: a message longer than its receive, or than the service allows",
+            Self::LocalQpOperation => "local QP operation error: the request makes no sense on this queue pair",
+            Self::LocalProtection => "local protection error: an L_Key, address or permission of its own was wrong",
+            Self::WrFlush => "flushed: the queue pair was in the error state already",
+            Self::MwBind => "memory window bind error",
+            Self::BadResponse => "bad response: the peer answered something else than was asked",
+            Self::LocalAccess => "local access error",
+            Self::RemoteInvalidRequest => "remote invalid request: the peer does not accept it",
+            Self::RemoteAccess => {
+                "remote access error: the peer's memory does not allow it (R_Key, bounds, permission)"
+            }
+            Self::RemoteOperation => "remote operation error: the peer could not carry it out",
+            Self::RetryExceeded => "retries exceeded: the peer did not answer",
+            Self::RnrRetryExceeded => "RNR retries exceeded: the peer had no receive posted",
+            Self::Fatal => "the device is unusable",
+            Self::General => "general error",
+        }
+    }
+
     /// Whether this is [`Success`](Self::Success).
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Success)
+    }
+}
+
+impl core::fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.words())
     }
 }
 

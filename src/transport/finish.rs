@@ -2,7 +2,7 @@
 
 use super::receive_queue::Taken;
 use super::send_queue::SendEntry;
-use super::{Completion, Context, Event, Qp, QpState, QpType, SendFlags, WcFlags, WcOpcode, WcStatus};
+use super::{Completion, Context, Event, Failure, Qp, QpState, QpType, SendFlags, WcFlags, WcOpcode, WcStatus};
 
 impl Qp {
     /// Completes a send that was taken from its queue. An error makes a completion also for an unsignalled one (IBTA 10.8.5.1).
@@ -30,6 +30,7 @@ impl Qp {
         if let Some(entry) = self.sq.pop() {
             self.complete_send(cx, &entry, status, vendor_err);
         }
+        self.failure.get_or_insert(Failure::Send(status));
         match self.init.kind {
             QpType::Rc => {
                 self.resp.silence();

@@ -2,7 +2,7 @@
 
 use super::finish::Received;
 use super::receive_queue::Taken;
-use super::{Context, Qp, QpState, SharedReceiveQueues, WcOpcode, WcStatus};
+use super::{Context, Failure, Qp, QpState, SharedReceiveQueues, WcOpcode, WcStatus};
 use crate::memory::{Access, PdId, Sge};
 use crate::wire::{MAX_MESSAGE_BYTES, Operation, Packet, Place, Reth};
 
@@ -212,14 +212,16 @@ impl Qp {
 
     /// Brings the QP to ERR for a request that cannot be carried out; a receive at fault says so.
     pub(super) fn fail_inbound(&mut self, cx: &mut Context<'_>, fault: Fault) {
-        let status = match fault {
-            Fault::TooLong => Some(WcStatus::LocalLength),
-            Fault::LocalProtection => Some(WcStatus::LocalProtection),
-            Fault::NotReady | Fault::Invalid | Fault::Access => None,
+        let failure = match fault {
+            Fault::TooLong => Failure::Receive(WcStatus::LocalLength),
+            Fault::LocalProtection => Failure::Receive(WcStatus::LocalProtection),
+            Fault::NotReady | Fault::Invalid => Failure::PeerInvalidRequest,
+            Fault::Access => Failure::PeerAccess,
         };
-        if let Some(status) = status {
+        if let Failure::Receive(status) = failure {
             self.complete_current(cx, Received::failed(status));
         }
+        self.failure.get_or_insert(failure);
         debug_assert_ne!(self.state(), QpState::Err);
         self.enter_error(cx);
     }

@@ -58,5 +58,5 @@ pub use event::Event;
 pub use limits::TransportLimits;
 pub use qp::{Poll, Progress, Qp, QpInit};
 pub use srq::{SharedReceiveQueues, SrqError, SrqId};
-pub use wait::Wait;
+pub use wait::{Failure, Wait, Waiting};
 pub use work::{Data, RecvRequest, SendFlags, SendOp, SendRequest, UdAddress};

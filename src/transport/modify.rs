@@ -2,7 +2,7 @@
 
 use super::message::Inbound;
 use super::rc::{Requester, Responder};
-use super::{AddressVector, AttrMask, Context, Event, ModifyError, Qp, QpAttributes, QpState, QpType};
+use super::{AddressVector, AttrMask, Context, Event, Failure, ModifyError, Qp, QpAttributes, QpState, QpType};
 
 /// The attributes that a transition must and may have, besides the state; `None` if there is no such transition.
 fn transition(kind: QpType, from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
@@ -144,6 +144,7 @@ impl Qp {
             (_, QpState::Err) => {
                 // The client's own wish: nothing more is said to the peer.
                 self.resp.silence();
+                self.failure.get_or_insert(Failure::Modified);
                 self.enter_error(cx);
             }
             (QpState::Init, QpState::Rtr) => {
@@ -153,6 +154,7 @@ impl Qp {
             (QpState::Rtr, QpState::Rts) => self.req = Requester::new(&self.attrs, self.sq.tail()),
             (QpState::Rts, QpState::Sqd) => self.req.draining = true,
             (QpState::Sqd, QpState::Sqd) => self.resp.resize(self.attrs.max_dest_rd_atomic),
+            (QpState::Sqe, QpState::Rts) => self.failure = None,
             (QpState::Sqd, QpState::Rts) => self.req.draining = false,
             _ => {}
         }
@@ -180,6 +182,7 @@ impl Qp {
         self.inbound = Inbound::default();
         self.resp = Responder::default();
         self.attrs = QpAttributes::default();
+        self.failure = None;
     }
 }
 

@@ -6,8 +6,8 @@ use super::rc::{Requester, Responder};
 use super::receive_queue::ReceiveQueue;
 use super::send_queue::SendQueue;
 use super::{
-    Burst, Context, CqId, Data, Event, PostError, QpAttributes, QpCapabilities, QpCounters, QpInitError, QpState,
-    QpType, RecvRequest, Refusal, SendOp, SendRequest, SrqId, Wait,
+    Burst, Context, CqId, Data, Event, Failure, PostError, QpAttributes, QpCapabilities, QpCounters, QpInitError,
+    QpState, QpType, RecvRequest, Refusal, SendOp, SendRequest, SrqId, Wait, Waiting,
 };
 use crate::memory::PdId;
 use crate::time::Instant;
@@ -70,6 +70,8 @@ pub struct Qp {
     pub(super) inbound: Inbound,
     pub(super) resp: Responder,
     pub(super) counters: QpCounters,
+    /// Why it is in an error state.
+    pub(super) failure: Option<Failure>,
 }
 
 // Getters.
@@ -122,16 +124,20 @@ impl Qp {
         }
     }
 
-    /// Why it does not send though it has work; `None` if it has none or could send now.
-    pub fn waits_for(&self, cx: &Context<'_>) -> Option<Wait> {
-        if self.sq.is_empty() || !matches!(self.state(), QpState::Rts | QpState::Sqd) {
-            return None;
-        }
-        match self.init.kind {
-            QpType::Rc => self.rc_waits_for(cx.limits),
-            _ if self.state() == QpState::Sqd => Some(Wait::Application),
+    /// What it waits for before it sends more; `None` if it could send now, or never in its state.
+    pub fn waits_for(&self, cx: &Context<'_>) -> Option<Waiting> {
+        let forever = |reason| Waiting { reason, waited: None, ends_in: None };
+        match (self.state(), self.init.kind) {
+            (QpState::Rts, _) if self.sq.is_empty() => Some(forever(Wait::Application)),
+            (QpState::Rts | QpState::Sqd, QpType::Rc) if !self.sq.is_empty() => self.rc_waits_for(cx),
+            (QpState::Sqd, _) => Some(forever(Wait::Stopped)),
             _ => None,
         }
+    }
+
+    /// What brought it into its error state; `None` in other states.
+    pub const fn failure(&self) -> Option<Failure> {
+        self.failure
     }
 }
 
@@ -157,6 +163,7 @@ impl Qp {
             inbound: Inbound::default(),
             resp: Responder::default(),
             counters: QpCounters::default(),
+            failure: None,
         })
     }
 

@@ -13,7 +13,9 @@
 use crate::memory::{AccessError, LocalUse, WindowBinding};
 use crate::time::Instant;
 use crate::transport::send_queue::SendEntry;
-use crate::transport::{Burst, Context, Qp, QpAttributes, QpState, SendFlags, SendOp, TransportLimits, Wait, WcStatus};
+use crate::transport::{
+    Burst, Context, Qp, QpAttributes, QpState, SendFlags, SendOp, TransportLimits, Wait, Waiting, WcStatus,
+};
 use crate::wire::{AtomicEth, Bth, HeaderBuf, Opcode, Operation, Place, Psn, Reth, Service, pad_count};
 
 /// State of the sending half. See the module's text for the PSNs.
@@ -127,16 +129,16 @@ impl Qp {
         let req = &self.req;
         let fresh = req.cursor == req.begun;
         if fresh && self.state() == QpState::Sqd {
-            return Some(Wait::Application);
+            return Some(Wait::Stopped);
         }
         if fresh && entry.flags.contains(SendFlags::FENCE) && req.reads > 0 {
-            return Some(Wait::Window);
+            return Some(Wait::Fence);
         }
         if entry.op.is_local() {
             return None;
         }
         if entry.op.is_read_or_atomic() && req.reads >= self.attrs.max_rd_atomic {
-            return Some(Wait::Window);
+            return Some(Wait::Reads);
         }
         let (_, psns) = self.rc_next_piece(entry, limits);
         let outstanding = req.outstanding();
@@ -157,15 +159,18 @@ impl Qp {
         self.req.credit.is_some_and(|limit| Psn::new(limit).is_before(Psn::new(self.req.ssn)))
     }
 
-    pub(in crate::transport) fn rc_waits_for(&self, limits: &TransportLimits) -> Option<Wait> {
-        if self.req.rnr_until.is_some() {
-            return Some(Wait::Rnr);
+    pub(in crate::transport) fn rc_waits_for(&self, cx: &Context<'_>) -> Option<Waiting> {
+        if let Some(until) = self.req.rnr_until {
+            return Some(Waiting { reason: Wait::Rnr, waited: None, ends_in: Some(until.since(cx.now)) });
         }
-        match self.sq.get(self.req.cursor) {
-            Some(entry) => self.rc_blocked(entry, limits),
-            None if self.req.recovering.is_some() => Some(Wait::Loss),
-            None => Some(Wait::Application),
-        }
+        let reason = match self.sq.get(self.req.cursor) {
+            Some(entry) => self.rc_blocked(entry, cx.limits)?,
+            None if self.req.recovering.is_some() => Wait::Loss,
+            None => Wait::Ack,
+        };
+        let ends_in = self.req.timer.map(|at| at.since(cx.now));
+        let waited = ends_in.zip(self.rc_ack_timeout()).map(|(left, timeout)| timeout.saturating_sub(left));
+        Some(Waiting { reason, waited, ends_in })
     }
 
     /// Adds requests to the burst until it is full or none may go.

@@ -9,7 +9,7 @@ const RNR_FOR_EVER: u8 = 7;
 
 impl Qp {
     /// The ACK timeout: 4.096 us * 2^t, never if t is 0. A peer may take up to four times that long by IBTA; we take it as it is.
-    fn rc_ack_timeout(&self) -> Option<Duration> {
+    pub(super) fn rc_ack_timeout(&self) -> Option<Duration> {
         match self.attrs.timeout {
             0 => None,
             t => Some(Duration::from_nanos(4096 << t.min(31))),

@@ -261,7 +261,7 @@ impl End {
     }
 
     pub(super) fn wait(&mut self) -> Option<Wait> {
-        self.with(|qp, cx| qp.waits_for(cx))
+        self.with(|qp, cx| qp.waits_for(cx)).map(|waiting| waiting.reason)
     }
 }
 

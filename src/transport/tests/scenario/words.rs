@@ -86,7 +86,17 @@ pub(super) fn state(text: &str) -> Result<QpState, String> {
 }
 
 pub(super) fn wait(text: &str) -> Result<Option<Wait>, String> {
-    let all = [Wait::Rnr, Wait::Loss, Wait::Credit, Wait::Window, Wait::Application];
+    let all = [
+        Wait::Rnr,
+        Wait::Loss,
+        Wait::Ack,
+        Wait::Credit,
+        Wait::Window,
+        Wait::Reads,
+        Wait::Fence,
+        Wait::Stopped,
+        Wait::Application,
+    ];
     match text {
         "nothing" => Ok(None),
         _ => all
