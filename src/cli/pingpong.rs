@@ -32,6 +32,12 @@ pub(super) struct Args {
     /// Sleep on completion events
     #[arg(long, short)]
     events: bool,
+    /// Begin each page of a message with 0, as ibv_*_pingpong -c expects it
+    #[arg(long, short)]
+    chk: bool,
+    /// Which of the device's addresses to use: an index of its GID table
+    #[arg(long, short, value_name = "INDEX", default_value_t = 0)]
+    gid_idx: u32,
     /// Attach socket of the daemon [default: HOLDFAST_SOCKET, or /run/holdfast/attach.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -76,6 +82,8 @@ impl Args {
             receive_depth: self.rx_depth.max(2),
             path_mtu,
             events: self.events,
+            pages_begin_with_0: self.chk,
+            gid_index: self.gid_idx,
             first_psn: Psn::new(std::process::id().wrapping_mul(0x9e37_79b9)),
         };
         let (role, stream) = match &self.host {

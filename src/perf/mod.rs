@@ -70,10 +70,31 @@ pub enum PerfError {
     #[error("the other side: {0}")]
     Peer(String),
     /// Nothing completed for a long time.
-    #[error("nothing completed for {seconds} s; does the path to the peer carry UDP port 4791, and is the MTU right?")]
+    #[error(
+        "nothing completed for {seconds} s; does the path to the peer carry UDP port 4791, and is the MTU right? \
+         Over UC and UD a lost packet is not sent again"
+    )]
     Stalled {
         /// How long.
         seconds: u64,
+    },
+    /// A message of a pingpong was not as long as it was to be.
+    #[error("message {message} has {bytes} bytes and not {want}; are both sides told the same --size?")]
+    WrongLength {
+        /// Which, from 0.
+        message: u32,
+        /// Bytes it has.
+        bytes: u32,
+        /// Bytes it should have.
+        want: u32,
+    },
+    /// A message of a pingpong was not what the peer must have sent.
+    #[error("{wrong} bytes of message {message} are wrong")]
+    WrongBytes {
+        /// Which, from 0.
+        message: u32,
+        /// How many.
+        wrong: usize,
     },
     /// The device has no address to connect to.
     #[error("the device has no address")]

@@ -2,13 +2,18 @@
 //!
 //! Source: rdma-core, `libibverbs/examples/*_pingpong.c`. Each side keeps receives posted; the client sends first; each message
 //! received is answered by one. A side stops when it has sent and received as many as it was told; both must be told the same.
+//!
+//! Every byte is compared. A stock program sends its first message filled with [`FILL`], and from then on, as it receives into
+//! the buffer that it sends from, what it received last. Here message `i` has content of its own, in both roles; so what comes
+//! back to a client must be that, and what comes to a server what it sent last, or, from one of our kind, which echoes
+//! nothing, the content of the same number. Under `-c` pages begin with 0: it is what a stock server then looks for.
 
 use super::handshake::{self, Destination};
 use super::{Pattern, PerfError};
 use crate::ipc::client::{
-    Access, AddressHandle, Completion, CompletionChannel, CompletionQueue, ConnectionOptions, Context, Data, Endpoint,
-    MemoryRegion, PathMtu, Psn, QpCapabilities, QpType, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest,
-    UdAddress, WcOpcode, WcStatus,
+    Access, AddressHandle, AddressVector, Completion, CompletionChannel, CompletionQueue, ConnectionOptions, Context,
+    Data, Endpoint, Gid, MemoryRegion, PathMtu, Psn, QpCapabilities, QpType, QueuePair, RecvRequest, SendFlags, SendOp,
+    SendRequest, UdAddress, WcOpcode, WcStatus,
 };
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -19,6 +24,9 @@ pub const DEFAULT_PORT: u16 = 18_515;
 const QKEY: u32 = 0x1111_1111;
 /// The area before a datagram where the receiver finds its GRH.
 const GRH_BYTES: u64 = 40;
+/// What stock programs fill their first message with.
+const FILL: u8 = 0x7b;
+const PAGE_BYTES: usize = 4096;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
@@ -37,7 +45,11 @@ pub struct Game {
     pub path_mtu: PathMtu,
     /// Sleep on completion events instead of polling.
     pub events: bool,
-    /// Compare what the peer sends with what `ibv_*_pingpong` sends: zero-filled, or with `-c` a byte pattern by page.
+    /// Begin each page of a message with 0.
+    pub pages_begin_with_0: bool,
+    /// Which of the device's addresses to use: an index of its GID table.
+    pub gid_index: u32,
+    /// First PSN to send.
     pub first_psn: Psn,
 }
 
@@ -67,7 +79,7 @@ pub enum Role {
 /// See [`PerfError`].
 pub fn play(context: &Context, game: &Game, role: Role, stream: &TcpStream) -> Result<Score, PerfError> {
     let mut player = Player::new(context, game)?;
-    let own = player.destination()?;
+    let own = player.destination();
     stream.set_read_timeout(Some(PATIENCE))?;
     match role {
         Role::Client => handshake::client(stream, own, |remote| player.connect(remote))?,
@@ -87,8 +99,16 @@ struct Player {
     qp: QueuePair,
     cq: CompletionQueue,
     channel: CompletionChannel,
+    /// One buffer to send from, behind one to receive into, which begins with the GRH area.
     memory: MemoryRegion,
+    /// A message as it is sent, or must be received.
+    content: Vec<u8>,
+    /// A message as it was received.
+    scratch: Vec<u8>,
+    gid: Gid,
     peer: Option<UdAddress>,
+    /// The peer sends back what it got last.
+    peer_echoes: bool,
     sent: u32,
     received: u32,
     posted_receives: u32,
@@ -109,15 +129,19 @@ impl Player {
             max_inline_data: 0,
         };
         let qp = pd.queue_pair(game.kind, &cq, &cq).capabilities(caps).create()?;
-        let bytes = usize::try_from(GRH_BYTES + u64::from(game.size)).unwrap_or(usize::MAX);
-        let memory = pd.allocate(bytes, Access::LOCAL_WRITE)?;
+        let size = usize::try_from(game.size).unwrap_or(usize::MAX);
+        let memory = pd.allocate(size.saturating_mul(2).saturating_add(GRH_BYTES as usize), Access::LOCAL_WRITE)?;
         let mut player = Self {
             game: *game,
             qp,
             cq,
             channel,
             memory,
+            content: vec![0; size],
+            scratch: vec![0; size],
+            gid: context.query_gid(game.gid_index)?,
             peer: None,
+            peer_echoes: false,
             sent: 0,
             received: 0,
             posted_receives: 0,
@@ -135,18 +159,19 @@ impl Player {
         Ok(player)
     }
 
-    fn destination(&self) -> Result<Destination, PerfError> {
-        let endpoint = self.qp.endpoint(self.game.first_psn).ok_or(PerfError::NoAddress)?;
-        Ok(Destination { qpn: endpoint.qpn, psn: self.game.first_psn, gid: endpoint.address.into() })
+    fn destination(&self) -> Destination {
+        Destination { qpn: self.qp.qpn(), psn: self.game.first_psn, gid: self.gid }
     }
 
     fn connect(&mut self, remote: Destination) -> Result<(), PerfError> {
-        let address = remote.gid.address();
+        let (source, address) = (self.gid.address(), remote.gid.address());
         if self.game.kind.is_datagram() {
-            self.peer = Some(AddressHandle::to(address).queue_pair(remote.qpn, QKEY));
+            let vector = AddressVector { source, ..*AddressHandle::to(address).vector() };
+            self.peer = Some(AddressHandle::new(vector).queue_pair(remote.qpn, QKEY));
             return Ok(());
         }
         let options = ConnectionOptions {
+            source: Some(source),
             path_mtu: self.game.path_mtu,
             access: Access::LOCAL_WRITE,
             max_rd_atomic: 1,
@@ -167,7 +192,11 @@ impl Player {
     }
 
     fn post_send(&mut self) -> Result<(), PerfError> {
-        let sges = [self.memory.sge(GRH_BYTES..GRH_BYTES + u64::from(self.game.size))];
+        let (offset, len) = (GRH_BYTES + u64::from(self.game.size), u64::from(self.game.size));
+        self.make_content(self.sent.into());
+        // It lies inside by construction.
+        let _ = self.memory.write(offset, &self.content);
+        let sges = [self.memory.sge(offset..offset + len)];
         self.qp.post_send(&SendRequest {
             wr_id: SEND,
             op: SendOp::Send,
@@ -183,10 +212,6 @@ impl Player {
         self.serves = role == Role::Client;
         let start = Instant::now();
         if self.serves {
-            let mut bytes = vec![0; self.game.size as usize];
-            Pattern::of(0, 0).fill(&mut bytes);
-            // It lies inside by construction.
-            let _ = self.memory.write(GRH_BYTES, &bytes);
             self.post_send()?;
         }
         let mut last = start;
@@ -224,7 +249,7 @@ impl Player {
             return Err(PerfError::Completion { what, status: completion.status, qpn: self.qp.qpn().get() });
         }
         if is_receive {
-            debug_assert_eq!(completion.opcode, WcOpcode::Recv);
+            self.check(completion)?;
             self.received += 1;
             self.posted_receives -= 1;
             if self.posted_receives <= 1 {
@@ -243,6 +268,45 @@ impl Player {
     }
 }
 
+// What is sent and received.
+impl Player {
+    /// Compares a message with what it must be.
+    fn check(&mut self, completion: &Completion) -> Result<(), PerfError> {
+        let message = self.received;
+        let headed = if self.game.kind.is_datagram() { GRH_BYTES as u32 } else { 0 };
+        let bytes = completion.byte_len.saturating_sub(headed);
+        if completion.opcode != WcOpcode::Recv || bytes != self.game.size {
+            return Err(PerfError::WrongLength { message, bytes, want: self.game.size });
+        }
+        // It lies inside by construction.
+        let _ = self.memory.read(GRH_BYTES, &mut self.scratch);
+        if message == 0 && !self.serves && is_stock_fill(&self.scratch) {
+            self.peer_echoes = true;
+            return Ok(());
+        }
+        let want = u64::from(message) - u64::from(self.peer_echoes);
+        self.make_content(want);
+        if self.content == self.scratch {
+            return Ok(());
+        }
+        let wrong = self.content.iter().zip(&self.scratch).filter(|(want, got)| want != got).count();
+        Err(PerfError::WrongBytes { message, wrong })
+    }
+
+    fn make_content(&mut self, message: u64) {
+        Pattern::of(0, message).fill(&mut self.content);
+        if self.game.pages_begin_with_0 {
+            self.content.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 0);
+        }
+    }
+}
+
+/// Whether a stock program begins with this message.
+fn is_stock_fill(message: &[u8]) -> bool {
+    let begins = |page: &[u8]| page.first().is_none_or(|byte| matches!(byte, 0 | &FILL));
+    message.chunks(PAGE_BYTES).all(|page| begins(page) && page.iter().skip(1).all(|byte| *byte == FILL))
+}
+
 impl From<Score> for String {
     fn from(score: Score) -> Self {
         let seconds = score.elapsed.as_secs_f64();
@@ -253,5 +317,32 @@ impl From<Score> for String {
             score.iterations,
             seconds * 1e6 / f64::from(score.iterations.max(1)),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_a_stock_program_by_its_first_message() {
+        let mut message = vec![FILL; 3 * PAGE_BYTES + 5];
+        assert!(is_stock_fill(&message));
+        for page in message.chunks_mut(PAGE_BYTES) {
+            page[0] = 0;
+        }
+        assert!(is_stock_fill(&message));
+        message[PAGE_BYTES + 1] = 0;
+        assert!(!is_stock_fill(&message));
+        assert!(is_stock_fill(&[]));
+    }
+
+    #[test]
+    fn its_own_first_message_is_none_of_theirs_at_any_size() {
+        let mut message = [0; 64];
+        for size in 1..64 {
+            Pattern::of(0, 0).fill(&mut message[..size]);
+            assert!(!is_stock_fill(&message[..size]));
+        }
     }
 }

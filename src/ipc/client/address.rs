@@ -58,6 +58,8 @@ impl Endpoint {
 /// How a connection is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionOptions {
+    /// Which of the device's addresses to use; without one, the first of the peer's IP version.
+    pub source: Option<IpAddr>,
     /// Payload of every packet of a message but its last.
     pub path_mtu: PathMtu,
     /// What the peer may do.
@@ -81,6 +83,7 @@ impl Default for ConnectionOptions {
     fn default() -> Self {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         Self {
+            source: None,
             path_mtu: PathMtu::B1024,
             access,
             timeout: 14,

@@ -256,9 +256,10 @@ impl QueuePair {
             self.prepare(options.access)?;
         }
         let reliable = self.kind() == QpType::Rc;
-        let unspecified = super::AddressHandle::to(peer.address);
+        let by_family = *super::AddressHandle::to(peer.address).vector();
+        let source = options.source.unwrap_or(by_family.source);
         let attributes = QpAttributes {
-            av: AddressVector { traffic_class: options.traffic_class, ..*unspecified.vector() },
+            av: AddressVector { source, traffic_class: options.traffic_class, ..by_family },
             path_mtu: options.path_mtu,
             timeout: options.timeout,
             retry_count: options.retry_count,
