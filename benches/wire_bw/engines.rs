@@ -75,6 +75,8 @@ struct Side {
     origin: Instant,
     start: time::Instant,
     is_write: bool,
+    /// As in a worker, what came is answered in the next turn.
+    is_answering: bool,
     sent: u64,
     received: u64,
     arrived: u64,
@@ -96,6 +98,7 @@ impl Side {
             origin: now,
             start,
             is_write,
+            is_answering: false,
             sent: 0,
             received: 0,
             arrived: 0,
@@ -128,6 +131,7 @@ impl Side {
                 return true;
             }
             assert!(start.elapsed() < PATIENCE, "a message was lost");
+            thread::yield_now();
         }
         false
     }
@@ -136,11 +140,12 @@ impl Side {
     fn turn(&mut self) {
         let now = self.now();
         let Self { device, port, burst, .. } = self;
-        port.receive(16, &mut |datagram| device.engine.handle_datagram(now, datagram)).unwrap();
+        let received = port.receive(16, &mut |datagram| device.engine.handle_datagram(now, datagram)).unwrap();
+        self.is_answering = received > 0 && !self.is_answering;
         if device.engine.poll_timeout().is_some_and(|due| due <= now) {
             device.engine.handle_timeout(now);
         }
-        while device.engine.poll_transmit(now, burst) {
+        while !self.is_answering && device.engine.poll_transmit(now, burst) {
             assert_eq!(port.send(slice::from_ref(burst)).unwrap(), 1);
         }
         let count = self.device.poll(&mut self.completions);

@@ -95,6 +95,8 @@ pub(super) struct Worker {
     waiter: Waiter,
     ready: Vec<Ready>,
     outgoing: Outgoing,
+    /// Clients have their turn to answer what came, before the engine does.
+    is_answering: bool,
     next_look: Instant,
     next_publication: Instant,
     ends_at: Option<Instant>,
@@ -159,6 +161,7 @@ impl Worker {
                 filled: 0,
                 blocked: false,
             },
+            is_answering: false,
             next_look: Instant::ZERO,
             next_publication: Instant::ZERO,
             ends_at: None,
@@ -191,14 +194,20 @@ impl Worker {
         Ok(())
     }
 
+    /// Packets that came are answered in the next turn: meanwhile their completions reach the clients, and what a client that
+    /// polls posts at once leaves in one super-packet with the ACK of what it answers.
     fn turn(&mut self, now: Instant) -> Result<bool, WorkerError> {
-        let mut worked = self.receive(now)?;
+        let received = self.receive(now)?;
+        let mut worked = received;
         if self.engine.poll_timeout().is_some_and(|t| t <= now) {
             self.engine.handle_timeout(now);
             worked = true;
         }
         worked |= self.clients.poll_doorbells(now, &mut self.engine, POST_BUDGET) > 0;
-        worked |= self.transmit(now)?;
+        self.is_answering = received && !self.is_answering;
+        if !self.is_answering {
+            worked |= self.transmit(now)?;
+        }
         worked |= self.clients.deliver(now, &mut self.engine, &self.waiter) > 0;
         if now >= self.next_look {
             self.next_look = now + LOOK_EVERY;

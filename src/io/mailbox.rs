@@ -48,7 +48,7 @@ impl Mailbox {
         let batch = batch.clamp(1, 1024);
         // SAFETY: all zeroes is a valid value of these C structs.
         let (name, header) = unsafe { (mem::zeroed(), mem::zeroed()) };
-        Self {
+        let mut mailbox = Self {
             buffers: vec![0; batch * BUFFER_BYTES],
             names: vec![name; batch],
             controls: vec![[0; CONTROL_WORDS]; batch],
@@ -57,7 +57,9 @@ impl Mailbox {
             next: 0,
             filled: 0,
             wanted: batch,
-        }
+        };
+        mailbox.arm(batch);
+        mailbox
     }
 
     /// The next message, received if need be; `None` when there is none.
@@ -88,8 +90,9 @@ impl Mailbox {
     }
 
     fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        // Those that the last call did not fill are as they were: a poll in vain costs as little as it can.
+        self.arm(self.filled);
         (self.next, self.filled) = (0, 0);
-        self.arm();
         // SAFETY: each header points to its own name, control and buffer, all as long as it says (`arm`), and nothing else
         // looks at them during the call.
         let received = unsafe {
@@ -123,10 +126,12 @@ impl Mailbox {
         self.wanted = (CALL_BYTES / mean).max(MIN_MESSAGES);
     }
 
-    /// Points the headers to their buffers; the kernel overwrites the lengths each time.
-    fn arm(&mut self) {
+    /// Points the first headers to their buffers; the kernel overwrites the lengths of those that it fills.
+    fn arm(&mut self, count: usize) {
         let slots = self.names.iter_mut().zip(&mut self.controls).zip(self.buffers.chunks_exact_mut(BUFFER_BYTES));
-        for (((name, control), buffer), (piece, header)) in slots.zip(self.pieces.iter_mut().zip(&mut self.headers)) {
+        for (((name, control), buffer), (piece, header)) in
+            slots.zip(self.pieces.iter_mut().zip(&mut self.headers)).take(count)
+        {
             *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             let message = &mut header.msg_hdr;
             message.msg_name = ptr::from_mut(name).cast();

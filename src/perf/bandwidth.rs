@@ -15,8 +15,13 @@ pub(super) struct Sent {
     pub seen: Seen,
 }
 
-/// Messages between two signalled ones, at most.
-const SIGNAL_EVERY: u64 = 16;
+/// Messages between two signalled ones, and between two credits, at most.
+const LARGEST_BATCH: u64 = 16;
+
+/// Messages between two signalled ones, and between two credits.
+fn batch(link: &Link) -> u64 {
+    LARGEST_BATCH.min(u64::from(link.plan.depth).div_ceil(4)).max(1)
+}
 
 /// One queue pair of the sending side.
 #[derive(Clone, Copy, Default, Debug)]
@@ -39,8 +44,8 @@ struct Sender<'a> {
 
 /// Sends messages of `size` until the plan's end; `progress` hears of the messages completed so far.
 pub(super) fn send(link: &mut Link, size: u32, mut progress: impl FnMut(u64, Duration)) -> Result<Sent, PerfError> {
-    let every_one = link.plan.verify || matches!(link.plan.operation, Operation::Read | Operation::Atomic);
-    let signal_every = if every_one { 1 } else { SIGNAL_EVERY.min(u64::from(link.plan.depth).div_ceil(4)).max(1) };
+    let every_one = matches!(link.plan.operation, Operation::Read | Operation::Atomic);
+    let signal_every = if every_one { 1 } else { batch(link) };
     let lanes = vec![Lane::default(); link.qps.len()];
     let mut sender = Sender { link, size, lanes, signal_every, seen: Seen::default() };
     sender.prepare()?;
@@ -95,8 +100,7 @@ impl Sender<'_> {
     }
 
     fn is_drained(&self) -> bool {
-        let credits = self.link.has_credits();
-        self.lanes.iter().all(|l| l.completed == l.posted && (!credits || l.credited == l.posted))
+        self.lanes.iter().all(|l| l.completed == l.posted)
     }
 
     /// Fills a queue pair's pipe; at the end only what is needed to hear of the last message.
@@ -149,8 +153,10 @@ impl Sender<'_> {
             let qp = link.index_of(completion);
             let Some(lane) = lanes.get_mut(qp) else { return Ok(()) };
             if completion.opcode == WcOpcode::Recv {
-                lane.credited += 1;
-                return link.post_receive(Message { qp, number: lane.credited }, 0);
+                // So many have been compared by now, modulo 2^32.
+                let more = completion.imm.unwrap_or(0).wrapping_sub(lane.credited as u32);
+                lane.credited += u64::from(more);
+                return link.post_receive(Message { qp, number: 0 }, 0);
             }
             let number = Message::of(completion.wr_id).number;
             lane.completed = number + 1;
@@ -301,8 +307,8 @@ impl Receiver {
         self.seen.messages += 1;
         let room = if link.plan.operation == Operation::Send { self.size } else { 0 };
         link.post_receive(Message { qp, number: slot }, room)?;
-        if link.has_credits() {
-            link.post(Message { qp, number: 0 }, SendOp::Send, 0, 0, true)?;
+        if link.has_credits() && number.is_multiple_of(batch(link)) {
+            link.post(Message { qp, number: 0 }, SendOp::SendImm(*number as u32), 0, 0, true)?;
         }
         Ok(())
     }

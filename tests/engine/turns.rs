@@ -2,7 +2,7 @@
 
 use crate::pair::Pair;
 use holdfast::time::{Duration, Instant};
-use holdfast::transport::{Qp, QpType, SendOp, WcStatus};
+use holdfast::transport::{Qp, QpType, SendOp, WcOpcode, WcStatus};
 use holdfast::wire::Packet;
 use std::collections::HashMap;
 
@@ -77,4 +77,39 @@ fn an_idle_queue_pair_is_small() {
     let bytes = size_of::<Qp>();
     println!("an idle queue pair: {bytes} bytes without its queues");
     assert!(bytes <= 2048, "{bytes}");
+}
+
+#[test]
+fn an_acknowledgement_rides_with_the_answer_of_a_client_that_is_quick() {
+    for is_write in [true, false] {
+        let mut pair = Pair::new();
+        let (mut now, mut rides) = (pair.now, 0);
+        let (inbox_a, inbox_b) = (pair.a.sge(4096, 8), pair.b.sge(4096, 8));
+        pair.a.receive(now, pair.qpn_a, 0, inbox_a);
+        pair.b.receive(now, pair.qpn_b, 0, inbox_b);
+        let Pair { mut a, mut b, mut qpn_a, mut qpn_b, .. } = pair;
+        for n in 0..20 {
+            now += Duration::from_micros(3);
+            let op = if is_write { SendOp::Write { va: 4096, rkey: b.keys.rkey } } else { SendOp::Send };
+            let sge = a.sge(0, 8);
+            a.send(now, qpn_a, n, op, sge);
+            let bursts = a.bursts(now);
+            assert_eq!(bursts.len(), 1, "message {n}");
+            rides += usize::from(bursts[0].len() == 2);
+            for frame in &bursts[0] {
+                b.engine.handle_datagram(now, &frame.datagram());
+            }
+            for completion in b.completions() {
+                assert_eq!(completion.status, WcStatus::Success);
+                if completion.opcode == WcOpcode::Recv {
+                    let inbox = b.sge(4096, 8);
+                    b.receive(now, qpn_b, n, inbox);
+                }
+            }
+            core::mem::swap(&mut a, &mut b);
+            core::mem::swap(&mut qpn_a, &mut qpn_b);
+        }
+        assert_eq!(rides, 19, "is_write: {is_write}");
+        assert_eq!(a.engine.qp(qpn_a).unwrap().counters().out_of_sequence, 0);
+    }
 }

@@ -40,6 +40,28 @@ fn super_packets_arrive_whole_with_right_icrc() {
 }
 
 #[test]
+fn the_smallest_super_packet_arrives_whole() {
+    every_kind("ports::the_smallest_super_packet_arrives_whole", |backend, driver| {
+        let cable = Cable::lay();
+        let mut a = cable.open_a(settings(backend, driver)).unwrap();
+        let mut b = cable.open_b(settings(backend, driver)).unwrap();
+        let limits = a.capabilities().burst;
+        for flow in [flow(A4, B4), flow(A6, B6)] {
+            // A SEND of 8 bytes and an ACK; one of nothing and an ACK.
+            for (first, last) in [(8, 4), (4, 4), (4, 0)] {
+                cable.send(&mut a, &[burst(limits, &flow, 2, first, last)]);
+                for (psn, packet) in receive(&mut b, 2).iter().enumerate() {
+                    let payload = [first, last][psn];
+                    assert!(packet.bytes == self::packet(&flow, 0x10, psn as u32, payload, psn as u16), "{packet:?}");
+                    assert_eq!(packet.verdict, Verdict::Good, "{packet:?}");
+                }
+            }
+        }
+        assert_eq!((b.counters().receives, b.counters().received_packets), (6, 12));
+    });
+}
+
+#[test]
 fn single_packets_have_identification_zero() {
     every_kind("ports::single_packets_have_identification_zero", |backend, driver| {
         let cable = Cable::lay();
