@@ -97,6 +97,8 @@ pub(super) struct Worker {
     outgoing: Outgoing,
     /// Clients have their turn to answer what came, before the engine does.
     is_answering: bool,
+    /// Bursts that left last.
+    sent: usize,
     next_look: Instant,
     next_publication: Instant,
     ends_at: Option<Instant>,
@@ -112,6 +114,8 @@ impl std::fmt::Debug for Worker {
 const RECEIVE_BUDGET: usize = 256;
 /// Work requests taken from clients in one turn.
 const POST_BUDGET: usize = 256;
+/// More than these are a stream.
+const FEW_PACKETS: usize = 4;
 /// Bursts under construction at a time.
 const BURSTS: usize = 8;
 /// Bursts handed to the port in one turn.
@@ -162,6 +166,7 @@ impl Worker {
                 blocked: false,
             },
             is_answering: false,
+            sent: 0,
             next_look: Instant::ZERO,
             next_publication: Instant::ZERO,
             ends_at: None,
@@ -194,19 +199,20 @@ impl Worker {
         Ok(())
     }
 
-    /// Packets that came are answered in the next turn: meanwhile their completions reach the clients, and what a client that
-    /// polls posts at once leaves in one super-packet with the ACK of what it answers.
+    /// A few packets that came alone are answered in the next turn: meanwhile their completions reach the clients, and what a
+    /// client that polls posts at once leaves in one super-packet with the ACK of what it answers. In a stream nothing waits.
     fn turn(&mut self, now: Instant) -> Result<bool, WorkerError> {
         let received = self.receive(now)?;
-        let mut worked = received;
+        let mut worked = received > 0;
         if self.engine.poll_timeout().is_some_and(|t| t <= now) {
             self.engine.handle_timeout(now);
             worked = true;
         }
         worked |= self.clients.poll_doorbells(now, &mut self.engine, POST_BUDGET) > 0;
-        self.is_answering = received && !self.is_answering;
+        self.is_answering = !self.is_answering && (1..=FEW_PACKETS).contains(&received) && self.sent <= 1;
         if !self.is_answering {
-            worked |= self.transmit(now)?;
+            self.sent = self.transmit(now)?;
+            worked |= self.sent > 0;
         }
         worked |= self.clients.deliver(now, &mut self.engine, &self.waiter) > 0;
         if now >= self.next_look {
@@ -220,17 +226,17 @@ impl Worker {
         Ok(worked)
     }
 
-    fn receive(&mut self, now: Instant) -> Result<bool, WorkerError> {
+    fn receive(&mut self, now: Instant) -> Result<usize, WorkerError> {
         let Self { port, engine, clients, .. } = self;
         let mut take = |datagram: &Datagram<'_>| clients.handle_datagram(now, engine, datagram);
         let received = port.receive(RECEIVE_BUDGET, &mut take)?;
         if received > 0 {
             self.publication.handle_receive(received);
         }
-        Ok(received > 0)
+        Ok(received)
     }
 
-    fn transmit(&mut self, now: Instant) -> Result<bool, WorkerError> {
+    fn transmit(&mut self, now: Instant) -> Result<usize, WorkerError> {
         let Self { outgoing, engine, port, waiter, publication, .. } = self;
         let mut sent = 0;
         while sent < TRANSMIT_BUDGET {
@@ -264,7 +270,7 @@ impl Worker {
         while let Some(refusal) = port.poll_refusal() {
             debug!(%refusal, "the kernel refused a burst");
         }
-        Ok(sent > 0)
+        Ok(sent)
     }
 
     fn handle_ready(&mut self, now: Instant) -> bool {
