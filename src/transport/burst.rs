@@ -176,7 +176,6 @@ impl Burst {
             self.av = *av;
             self.segment = len;
         }
-        let mut icrc = self.seed_for(len).headers(headers);
         let start = self.bytes.len();
         self.bytes.extend_from_slice(headers);
         let added = self.push_payload(memory, payload);
@@ -185,8 +184,8 @@ impl Burst {
             return Err(e);
         }
         self.bytes.extend_from_slice(&[0; 3][..usize::from(pad_count(payload as usize))]);
-        icrc.update(self.bytes.get(start + headers.len()..).unwrap_or_default());
-        self.bytes.extend_from_slice(&icrc.finish().to_le_bytes());
+        let icrc = self.seed_for(len).headers(self.bytes.get(start..).unwrap_or_default()).finish();
+        self.bytes.extend_from_slice(&icrc.to_le_bytes());
         self.packets += 1;
         self.closed = len < self.segment;
         Ok(())

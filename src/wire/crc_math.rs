@@ -64,15 +64,27 @@ impl<const BEHIND: usize> Forth<BEHIND> {
     const SECOND: [u32; 256] = Self::table(BEHIND + 1);
 
     const fn table(bytes: usize) -> [u32; 256] {
-        let factor = repeat(ONE, 8 * bytes, true);
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 {
-            table[i] = times(i as u32, factor);
-            i += 1;
-        }
-        table
+        each_byte_times(repeat(ONE, 8 * bytes, true))
     }
+}
+
+/// Each value of a byte times `factor`.
+const fn each_byte_times(factor: u32) -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        table[i] = times(i as u32, factor);
+        i += 1;
+    }
+    table
+}
+
+/// Each value of a byte, four bytes back.
+static BACK_FOUR: [u32; 256] = each_byte_times(repeat(ONE, 8 * 4, false));
+
+/// What added to a CRC has the same effect as `difference` added to the fifth byte that it is continued over.
+pub(super) fn before_fifth_byte(difference: u8) -> u32 {
+    BACK_FOUR[usize::from(difference)]
 }
 
 /// How the CRC changes when two bytes, `BEHIND` bytes before the end, change by `difference` (big-endian).
