@@ -8,12 +8,12 @@
 //! # Areas
 //!
 //! The daemon makes every area as a `memfd`, sealed against shrinking, growing and further seals, and hands the descriptor to
-//! the client once. An area holds nothing but words that either side accesses atomically.
+//! the client (that of a queue area with each of its queues). An area holds nothing but words that either side accesses atomically.
 //!
 //! | area | one for each | holds |
 //! |---|---|---|
 //! | [`AttachArea`] | attached client | doorbell bitmap, the daemon's sleeping word |
-//! | queue area | QP, SRQ | one [`QueueHeader`] and one ring of work requests for each queue ([`QueueGeometry`] says where) |
+//! | queue area | few QPs and SRQs of a client, or many | one [`QueueHeader`] and one ring of work requests for each queue ([`QueueGeometry`] says where) |
 //! | completion area | CQ | one [`CompletionHeader`], then a ring of [`Cqe`] |
 //!
 //! # Work queues
@@ -165,6 +165,12 @@ impl QueueGeometry {
     /// Offset of the first byte behind the queue.
     pub const fn end(&self) -> usize {
         self.slots as usize + self.depth as usize * self.stride as usize
+    }
+
+    /// The same queue, `offset` bytes further on.
+    #[must_use]
+    pub const fn at(self, offset: u32) -> Self {
+        Self { header: self.header + offset, slots: self.slots + offset, ..self }
     }
 
     /// A send queue that begins at `offset` of its area.

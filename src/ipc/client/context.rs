@@ -18,10 +18,11 @@ use core::net::IpAddr;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, socket as new_socket};
 use socket2::SockRef;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// The oldest version of the attach protocol that this client speaks.
@@ -44,6 +45,8 @@ pub(super) struct Inner {
     events: EventReader,
     welcome: Welcome,
     addresses: Vec<IpAddr>,
+    /// Areas of work queues, by their numbers.
+    areas: Mutex<HashMap<u32, Weak<Area>>>,
     pub(super) retired: Retired,
     /// Held while handles of work queues are given or taken back: what is known of the old owner of a handle is forgotten
     /// before there is a new one.
@@ -120,6 +123,7 @@ impl Context {
             doorbell,
             events: EventReader::new(events),
             addresses: Vec::new(),
+            areas: Mutex::default(),
             retired: Retired::new(queues),
             handles: Mutex::default(),
             welcome,
@@ -243,6 +247,18 @@ impl Inner {
 
     pub(super) fn addresses(&self) -> &[IpAddr] {
         &self.addresses
+    }
+
+    /// The area of a work queue, mapped once for all of its queues.
+    pub(super) fn queue_area(&self, number: u32, bytes: u64, fd: &OwnedFd) -> Result<Arc<Area>, Error> {
+        let mut areas = lock(&self.areas);
+        if let Some(area) = areas.get(&number).and_then(Weak::upgrade) {
+            return Ok(area);
+        }
+        let area = Arc::new(map(fd, usize::try_from(bytes).unwrap_or(usize::MAX))?);
+        areas.retain(|_, area| area.strong_count() > 0);
+        areas.insert(number, Arc::downgrade(&area));
+        Ok(area)
     }
 
     pub(super) fn daemon_pid(&self) -> i32 {

@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use super::address::{ConnectionOptions, Endpoint};
-use super::context::{lock, map, single, unexpected};
+use super::context::{lock, single, unexpected};
 use super::memory::{Pd, PdInner};
 use super::retired::Half;
 use super::send::{Producer, SendRules, gid_index};
@@ -81,10 +81,10 @@ impl QueuePairBuilder {
             signal_all: self.signal_all,
         };
         let (reply, fds) = context.call(call, &[])?;
-        let Reply::QueuePair { qp: handle, qpn, capabilities, send, receive, area_bytes } = reply else {
+        let Reply::QueuePair { qp: handle, qpn, capabilities, send, receive, area, area_bytes } = reply else {
             return Err(unexpected(&reply));
         };
-        let area = map(&single(fds)?, usize::try_from(area_bytes).unwrap_or(usize::MAX))?;
+        let area = context.queue_area(area, area_bytes, &single(fds)?)?;
         for half in [Half::Send, Half::Receive] {
             context.retired.set(handle, half, 0);
         }
@@ -133,7 +133,7 @@ struct QpInner {
     handle: Handle,
     qpn: Qpn,
     capabilities: QpCapabilities,
-    area: Area,
+    area: Arc<Area>,
     sends: Mutex<Producer>,
     receives: Option<Mutex<Producer>>,
     /// As the last modify or query has left it; the daemon may have gone on to an error state.

@@ -4,8 +4,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// For each queue of a context, by its handle, how many requests have been retired: their completions, or later ones, have been
 /// polled. Written by whoever polls a completion queue, read by whoever posts.
-#[derive(Debug)]
 pub(super) struct Retired(Box<[Counts]>);
+
+impl core::fmt::Debug for Retired {
+    /// Not one by one: there may be a hundred thousand.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Retired({} queues)", self.0.len())
+    }
+}
 
 #[derive(Debug, Default)]
 struct Counts {

@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use super::context::{lock, map, single, unexpected};
+use super::context::{lock, single, unexpected};
 use super::memory::{Pd, PdInner};
 use super::retired::Half;
 use super::send::Producer;
@@ -19,7 +19,7 @@ pub struct SharedReceiveQueue {
 pub(super) struct SrqInner {
     pd: Arc<PdInner>,
     pub(super) handle: Handle,
-    area: Area,
+    area: Arc<Area>,
     capacity: u32,
     max_sge: u32,
     queue: Mutex<Producer>,
@@ -30,11 +30,12 @@ impl SharedReceiveQueue {
         let context = &pd.inner.context;
         let _handles = lock(&context.handles);
         let call = Call::CreateSharedReceiveQueue { pd: pd.inner.handle, max_wr, max_sge, limit: 0 };
-        let (handle, geometry, bytes, fd) = match context.call(call, &[])? {
-            (Reply::SharedReceiveQueue { srq, queue, area_bytes }, fds) => (srq, queue, area_bytes, single(fds)?),
+        let (handle, geometry, area) = match context.call(call, &[])? {
+            (Reply::SharedReceiveQueue { srq, queue, area, area_bytes }, fds) => {
+                (srq, queue, context.queue_area(area, area_bytes, &single(fds)?)?)
+            }
             (other, _) => return Err(unexpected(&other)),
         };
-        let area = map(&fd, usize::try_from(bytes).unwrap_or(usize::MAX))?;
         context.retired.set(handle, Half::Receive, 0);
         let queue = Mutex::new(Producer::new(geometry, Half::Receive));
         let pd = Arc::clone(&pd.inner);

@@ -273,6 +273,8 @@ pub enum Reply {
         srq: Handle,
         /// Where it is in its area.
         queue: QueueGeometry,
+        /// The area, which it may share with others of this client: never another one's number. Its descriptor comes with each reply.
+        area: u32,
         /// Bytes of the area.
         area_bytes: u64,
     },
@@ -293,6 +295,8 @@ pub enum Reply {
         send: QueueGeometry,
         /// Where its receive queue is, if it has one.
         receive: Option<QueueGeometry>,
+        /// The area, which it may share with others of this client: never another one's number. Its descriptor comes with each reply.
+        area: u32,
         /// Bytes of the area.
         area_bytes: u64,
     },

@@ -173,12 +173,12 @@ fn entry(objects: &mut Objects, qp: Handle, completion: &Completion, desk: &mut 
     if let Ok(pair) = objects.qp(qp) {
         match (receive, &pair.receive, pair.srq) {
             (false, _, _) => {
-                wr_id = pair.send.wr_id(&pair.area, wqe);
+                wr_id = pair.send.wr_id(&pair.place.area, wqe);
                 if completion.status.is_success() {
                     desk.common.latency.record(desk.now.as_ns().saturating_sub(pair.taken_at(wqe).as_ns()));
                 }
             }
-            (true, Some(receives), _) => wr_id = receives.wr_id(&pair.area, wqe),
+            (true, Some(receives), _) => wr_id = receives.wr_id(&pair.place.area, wqe),
             // The engine was told the client's own number: requests of a shared queue complete in any order.
             (true, None, Some(srq)) => {
                 queue = srq;

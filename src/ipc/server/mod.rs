@@ -14,7 +14,7 @@
 //! | file | what it is for |
 //! |---|---|
 //! | `session` | one client: attaching, its messages, its end |
-//! | `objects` | what a client has |
+//! | `objects`, `arena` | what a client has, and where its queues lie |
 //! | `calls`, `queues` | what it can ask for |
 //! | `decode`, `post` | work requests out of shared memory, validated |
 //! | `deliver` | completions and events into shared memory and pipes |
@@ -28,6 +28,7 @@
 //! cannot name objects of others: handles are its own, keys are checked against its protection domains. What it may have is
 //! bounded by its [`Permissions`].
 
+mod arena;
 mod calls;
 mod counters;
 mod decode;

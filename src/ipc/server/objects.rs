@@ -1,5 +1,6 @@
 //! What a client has.
 
+use super::arena::{Arenas, Place};
 use super::pipe::EventPipe;
 use super::{Map, Set};
 use crate::ipc::abi::QueueGeometry;
@@ -30,6 +31,8 @@ pub(super) struct Objects {
     pub(super) srqs_by_id: Map<SrqId, Handle>,
     /// Bytes of all areas.
     pub(super) area_bytes: u64,
+    /// Areas of the work queues.
+    pub(super) arenas: Arenas,
 }
 
 /// A completion channel.
@@ -102,7 +105,7 @@ pub(super) enum Queue {
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) qpn: Qpn,
-    pub(super) area: Area,
+    pub(super) place: Place,
     pub(super) send: WorkQueue,
     pub(super) receive: Option<WorkQueue>,
     pub(super) send_cq: Handle,
@@ -119,7 +122,7 @@ pub(super) struct QueuePair {
 #[derive(Debug)]
 pub(super) struct Srq {
     pub(super) id: SrqId,
-    pub(super) area: Area,
+    pub(super) place: Place,
     pub(super) queue: WorkQueue,
     /// Requests that came back to the client: completed, or returned when a QP went.
     pub(super) retired: u32,

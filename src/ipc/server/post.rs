@@ -106,10 +106,10 @@ impl QueuePair {
         let mut progress = Progress::default();
         // Receives first: a client that posts a receive and then a send expects the answer to find the receive.
         if let Some(queue) = &mut self.receive {
-            let available = queue.available(&self.area)? as usize;
+            let available = queue.available(&self.place.area)? as usize;
             progress.more |= available > most;
             for _ in 0..available.min(most) {
-                let Some(ring) = queue.ring(&self.area) else { break };
+                let Some(ring) = queue.ring(&self.place.area) else { break };
                 let wqe = queue.consumed;
                 queue.consumed = wqe.wrapping_add(1);
                 let posted = match desk.common.scratch.receive(ring.slot(wqe)) {
@@ -125,10 +125,10 @@ impl QueuePair {
                 }
             }
         }
-        let available = self.send.available(&self.area)? as usize;
+        let available = self.send.available(&self.place.area)? as usize;
         progress.more |= available > most;
         for _ in 0..available.min(most) {
-            let Some(ring) = self.send.ring(&self.area) else { break };
+            let Some(ring) = self.send.ring(&self.place.area) else { break };
             let wqe = self.send.consumed;
             self.send.consumed = wqe.wrapping_add(1);
             let slot = self.slot(wqe);
@@ -154,10 +154,10 @@ impl QueuePair {
 impl Srq {
     fn post(&mut self, desk: &mut Desk<'_>, most: usize, counters: &mut SessionCounters) -> Result<Progress, Lie> {
         let mut progress = Progress::default();
-        let available = self.queue.available(&self.area)? as usize;
+        let available = self.queue.available(&self.place.area)? as usize;
         progress.more = available > most;
         for _ in 0..available.min(most) {
-            let Some(ring) = self.queue.ring(&self.area) else { break };
+            let Some(ring) = self.queue.ring(&self.place.area) else { break };
             let wqe = self.queue.consumed;
             self.queue.consumed = wqe.wrapping_add(1);
             let posted = match desk.common.scratch.receive(ring.slot(wqe)) {

@@ -1,5 +1,6 @@
 //! What a client can ask for: completion queues, shared receive queues, queue pairs.
 
+use super::arena::Place;
 use super::calls::{Answered, CHANNEL_EVENT_BYTES};
 use super::objects::{Cq, Queue, QueuePair, Srq, WorkQueue};
 use super::permissions::{one_more, within};
@@ -14,6 +15,7 @@ use crate::time::Instant;
 use crate::transport::{AttrMask, ModifyError, QpCapabilities, QpInit, QpState, QpType};
 use crate::wire::Qpn;
 use core::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
 
 /// What a client asks a new queue pair to be.
 struct QueuePairWish {
@@ -81,6 +83,38 @@ impl Session {
         self.objects.area_bytes = total;
         self.objects.mappings += 1;
         Ok(new)
+    }
+
+    /// Makes room for work queues that end at `bytes`, the first `headers` bytes zero; also gives the descriptor for the client.
+    fn new_place(&mut self, bytes: usize, headers: usize) -> Result<(Place, OwnedFd), Refusal> {
+        let place = match self.objects.arenas.take(bytes) {
+            Some(place) => place,
+            None => {
+                let grown = self.objects.arenas.next_bytes(bytes);
+                // Close to the limit, no more than is needed.
+                let new = self.new_area("holdfast-queues", grown, Side::Reader);
+                let new =
+                    new.or_else(|_| self.new_area("holdfast-queues", bytes.next_multiple_of(64), Side::Reader))?;
+                self.objects.arenas.add(new);
+                let missing = || Refusal::system("find room for a queue", &std::io::ErrorKind::OutOfMemory.into());
+                self.objects.arenas.take(bytes).ok_or_else(missing)?
+            }
+        };
+        let ready = self.objects.arenas.clear(&place, headers);
+        match ready.and_then(|()| self.objects.arenas.descriptor(&place)) {
+            Ok(fd) => Ok((place, fd)),
+            Err(refusal) => {
+                self.free_place(&place);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn free_place(&mut self, place: &Place) {
+        if let Some(bytes) = self.objects.arenas.give_back(place) {
+            self.objects.area_bytes -= bytes;
+            self.objects.mappings -= 1;
+        }
     }
 
     fn free_area(&mut self, area: Area) {
@@ -180,8 +214,10 @@ impl Session {
         within(LimitKind::Sges, max_sge.into(), abi::MAX_SGE.into())?;
         let owner = self.id().owner();
         let pd = self.objects.pd(pd)?;
-        let geometry = QueueGeometry::receive(0, size_of::<QueueHeader>() as u32, max_wr, max_sge.max(1));
-        let NewArea { area, fd } = self.new_area("holdfast-srq", geometry.end(), Side::Reader)?;
+        let header = size_of::<QueueHeader>();
+        let geometry = QueueGeometry::receive(0, header as u32, max_wr, max_sge.max(1));
+        let (place, fd) = self.new_place(geometry.end(), header)?;
+        let geometry = geometry.at(place.offset);
         let made = desk.engine.create_srq(owner, pd, geometry.depth, max_sge.max(1)).and_then(|id| {
             desk.engine.set_srq_limit(id, limit).map(|()| id).inspect_err(|_| {
                 let _ = desk.engine.destroy_srq(id);
@@ -190,15 +226,15 @@ impl Session {
         let id = match made {
             Ok(id) => id,
             Err(error) => {
-                self.free_area(area);
+                self.free_place(&place);
                 return Err(error.into());
             }
         };
-        let area_bytes = area.len() as u64;
-        let srq = Srq { id, area, queue: WorkQueue::new(geometry), retired: 0, pending: false };
+        let (area, area_bytes) = (place.arena, place.area.len() as u64);
+        let srq = Srq { id, place, queue: WorkQueue::new(geometry), retired: 0, pending: false };
         let srq = self.objects.queues.insert(Queue::Srq(srq)) as Handle;
         self.objects.srqs_by_id.insert(id, srq);
-        Ok((Reply::SharedReceiveQueue { srq, queue: geometry, area_bytes }, vec![fd]))
+        Ok((Reply::SharedReceiveQueue { srq, queue: geometry, area, area_bytes }, vec![fd]))
     }
 
     fn destroy_srq(&mut self, desk: &mut Desk<'_>, handle: Handle) -> Result<Reply, Refusal> {
@@ -206,7 +242,7 @@ impl Session {
         desk.engine.destroy_srq(id)?;
         self.objects.srqs_by_id.remove(&id);
         if let Some(Queue::Srq(srq)) = self.objects.queues.try_remove(handle as usize) {
-            self.free_area(srq.area);
+            self.free_place(&srq.place);
         }
         self.pending.retain(|pending| *pending != handle);
         Ok(Reply::Done)
@@ -249,17 +285,19 @@ impl Session {
             sq_sig_all: wish.signal_all,
         };
         let bytes = receive.map_or(send.end(), |q| q.end());
-        let NewArea { area, fd } = self.new_area("holdfast-qp", bytes, Side::Reader)?;
+        let (place, fd) = self.new_place(bytes, 2 * size_of::<QueueHeader>())?;
+        let (send, receive) = (send.at(place.offset), receive.map(|queue| queue.at(place.offset)));
         let qpn = match desk.engine.create_qp(self.id().owner(), &init) {
             Ok(qpn) => qpn,
             Err(error) => {
-                self.free_area(area);
+                self.free_place(&place);
                 return Err(error.into());
             }
         };
+        let (area, area_bytes) = (place.arena, place.area.len() as u64);
         let qp = QueuePair {
             qpn,
-            area,
+            place,
             send: WorkQueue::new(send),
             receive: receive.map(WorkQueue::new),
             send_cq: wish.send_cq,
@@ -271,8 +309,8 @@ impl Session {
         };
         let qp = self.objects.queues.insert(Queue::Qp(qp)) as Handle;
         self.objects.qps_by_number.insert(qpn, qp);
-        let (qpn, capabilities, area_bytes) = (qpn.get(), capabilities.into(), bytes as u64);
-        Ok((Reply::QueuePair { qp, qpn, capabilities, send, receive, area_bytes }, vec![fd]))
+        let (qpn, capabilities) = (qpn.get(), capabilities.into());
+        Ok((Reply::QueuePair { qp, qpn, capabilities, send, receive, area, area_bytes }, vec![fd]))
     }
 
     fn qp_kind(&self, kind: u32) -> Result<QpType, Refusal> {
@@ -365,13 +403,13 @@ impl Session {
     }
 
     fn destroy_qp(&mut self, desk: &mut Desk<'_>, handle: Handle) -> Result<Reply, Stop> {
-        let QueuePair { qpn, srq, .. } = *self.objects.qp(handle)?;
+        let &QueuePair { qpn, srq, .. } = self.objects.qp(handle)?;
         // Whatever completed before is in the client's ring before the answer is.
         self.deliver_before(desk, handle)?;
         desk.engine.destroy_qp(qpn).map_err(Refusal::from)?;
         self.objects.qps_by_number.remove(&qpn);
         if let Some(Queue::Qp(qp)) = self.objects.queues.try_remove(handle as usize) {
-            self.free_area(qp.area);
+            self.free_place(&qp.place);
         }
         self.pending.retain(|pending| *pending != handle);
         let srq_returned = self.return_to_srq(desk, srq);

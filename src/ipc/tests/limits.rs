@@ -99,9 +99,11 @@ fn mappings_are_limited_and_given_back() {
         let region = pd.allocate(4096, ALL).unwrap();
         let limit = Refusal::Limit { kind: LimitKind::Mappings, limit: 3, wanted: 4 };
         assert_eq!(refused(pd.allocate(4096, ALL)), limit);
-        assert_eq!(refused(pd.create_srq(16, 1)), limit);
-        drop(region);
+        assert_eq!(refused(context.create_cq(16, None)), limit);
+        // It shares the mapping of the queue pair.
         let _srq = pd.create_srq(16, 1).unwrap();
+        drop(region);
+        let _cq = context.create_cq(16, None).unwrap();
     }
 }
 
