@@ -33,7 +33,8 @@ impl Collector for HoldfastCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let (device, workers) = (self.source.device(), self.source.workers());
-        let mut families = vec![info(&device), start_time(&device), link_up(&device)];
+        let healthy = healthy(&device, self.source.health().is_ok());
+        let mut families = vec![info(&device), start_time(&device), healthy, link_up(&device)];
         let everybody = [workers.clone(), vec![self.source.daemon()]].concat();
         families.extend(FAMILIES.iter().map(|f| match f.scope {
             Scope::Worker => by_worker(f, &workers),
@@ -66,6 +67,16 @@ fn info(device: &Device) -> MetricFamily {
 fn start_time(device: &Device) -> MetricFamily {
     let metric = number(Kind::Gauge, device.started_unix_seconds, &[("device", &device.name)]);
     family("holdfast_start_time_seconds", "When the daemon started, since the Unix epoch.", Kind::Gauge, vec![metric])
+}
+
+fn healthy(device: &Device, is_healthy: bool) -> MetricFamily {
+    let metric = number(Kind::Gauge, f64::from(u8::from(is_healthy)), &[("device", &device.name)]);
+    family(
+        "holdfast_healthy",
+        "Whether every worker answered when last asked (1) or not (0).",
+        Kind::Gauge,
+        vec![metric],
+    )
 }
 
 fn link_up(device: &Device) -> MetricFamily {

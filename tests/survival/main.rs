@@ -9,6 +9,7 @@
 //! | `endings` | SIGTERM, SIGKILL, SIGSTOP and SIGHUP in the middle of traffic |
 //! | `workers` | queue pairs on several workers, of two daemons and of one |
 //! | `links` | backends, drivers and VLANs; MTU, neighbours and carrier that change under traffic |
+//! | `supervision` | a daemon at rest, and one with a worker that hangs |
 //! | `flood` | a million forged packets at a busy daemon |
 //! | `forge` | the packets of the flood, each with what must become of it |
 //! | `strangers` | guessed keys, foreign sources, queue pairs of an earlier life: refused and counted |
@@ -26,5 +27,6 @@ mod links;
 mod rng;
 mod stage;
 mod strangers;
+mod supervision;
 mod traffic;
 mod workers;

@@ -141,17 +141,22 @@ impl Daemon {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// All metrics, by name and labels as they stand in the scrape.
-    pub(crate) fn metrics(&self) -> Metrics {
+    /// What its HTTP endpoint answers, headers and all.
+    pub(crate) fn get(&self, path: &str) -> String {
         let text = self.namespace.run(|| {
             let mut stream = TcpStream::connect(("127.0.0.1", 9791)).unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).unwrap();
             text
         });
+        text.unwrap()
+    }
+
+    /// All metrics, by name and labels as they stand in the scrape.
+    pub(crate) fn metrics(&self) -> Metrics {
         let line = |line: &str| line.rsplit_once(' ').and_then(|(k, v)| Some((k.to_owned(), v.parse::<f64>().ok()?)));
-        Metrics(text.unwrap().lines().filter_map(line).collect())
+        Metrics(self.get("/metrics").lines().filter_map(line).collect())
     }
 
     pub(crate) fn pid(&self) -> u32 {
