@@ -10,6 +10,7 @@
 //! | `bandwidth` | WRITE, SEND and READ beside the raw wire and TCP |
 //! | `latency` | 8 bytes beside a UDP ping-pong |
 //! | `messages` | 64 bytes, many queue pairs: CPU time of each message |
+//! | `idle` | a daemon at rest, and 100 000 idle queue pairs: their memory, and what they cost a busy one |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bandwidth;
@@ -17,6 +18,7 @@ mod bandwidth;
 #[path = "../../tests/engine_pair/mod.rs"]
 mod engine_pair;
 mod engines;
+mod idle;
 mod latency;
 mod messages;
 mod raw;
@@ -51,5 +53,8 @@ fn main() {
     }
     if is_wanted("messages") {
         messages::table(rounds);
+    }
+    if is_wanted("idle") {
+        idle::table(rounds);
     }
 }

@@ -73,6 +73,24 @@ impl Stage {
         Duration::from_millis((fields[11] + fields[12]) * 10)
     }
 
+    /// Memory of a daemon's own.
+    pub(crate) fn resident_kib(&self, side: usize) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemons[side].id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    /// How often a thread of a daemon went to sleep and was woken.
+    pub(crate) fn wake_ups(&self, side: usize) -> u64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.daemons[side].id())).unwrap();
+        let switches = |thread: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+            let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            count.trim().parse::<u64>().ok()
+        };
+        threads.flatten().filter_map(switches).sum()
+    }
+
     /// One line of `holdfast perf`, from end 0 to end 1; it panics if a byte was wrong.
     pub(crate) fn measure(&self, plan: &Plan) -> Line {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
