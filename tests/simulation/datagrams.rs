@@ -1,10 +1,9 @@
 //! Unreliable datagrams: each may be lost or doubled, but what arrives is what somebody sent.
 
 use crate::layout::{Layout, Places};
-use crate::link::{RECEIVE, cut};
+use crate::link::{Around, RECEIVE, cut};
 use crate::model::{Images, Memories, Receive, scatter};
 use crate::node::Node;
-use crate::rng::Rng;
 use holdfast::time::Instant;
 use holdfast::transport::{
     AddressVector, AttrMask, Completion, Data, QpAttributes, QpCapabilities, QpState, QpType, RecvRequest, SendFlags,
@@ -85,7 +84,8 @@ impl Datagrams {
         }
     }
 
-    pub fn post_receive(&mut self, at: usize, rng: &mut Rng, nodes: &mut [Node], now: Instant) -> Result<(), String> {
+    pub fn post_receive(&mut self, at: usize, around: &mut Around<'_>) -> Result<(), String> {
+        let Around { rng, nodes, now, .. } = around;
         let mailbox = &mut self.boxes[at];
         let Some(place) = mailbox.receive_places.take() else { return Ok(()) };
         let receive = Receive { wr_id: self.next_wr | RECEIVE, area: cut(rng, place) };
@@ -93,20 +93,14 @@ impl Datagrams {
         let node = &mut nodes[mailbox.node];
         let sges = node.sges(&receive.area);
         node.engine
-            .post_recv(now, mailbox.qpn, &RecvRequest { wr_id: receive.wr_id, sges: &sges })
+            .post_recv(*now, mailbox.qpn, &RecvRequest { wr_id: receive.wr_id, sges: &sges })
             .map_err(|e| format!("a UD receive was refused: {e}"))?;
         mailbox.receives.push_back(receive);
         Ok(())
     }
 
-    pub fn post_send(
-        &mut self,
-        at: usize,
-        rng: &mut Rng,
-        nodes: &mut [Node],
-        now: Instant,
-        images: &mut Images,
-    ) -> Result<(), String> {
+    pub fn post_send(&mut self, at: usize, around: &mut Around<'_>) -> Result<(), String> {
+        let Around { rng, nodes, now, images } = around;
         let to = rng.below(self.boxes.len() as u64) as usize;
         let (dest_qp, dest) = (self.boxes[to].qpn, nodes[self.boxes[to].node].address);
         let mailbox = &mut self.boxes[at];
@@ -128,7 +122,7 @@ impl Datagrams {
             data: Data::Sges(&node.sges(&local)),
             datagram: Some(UdAddress { av, dest_qp, qkey: if good_key { QKEY } else { QKEY ^ 1 } }),
         };
-        node.engine.post_send(now, mailbox.qpn, &request).map_err(|e| format!("a datagram was refused: {e}"))?;
+        node.engine.post_send(*now, mailbox.qpn, &request).map_err(|e| format!("a datagram was refused: {e}"))?;
         mailbox.sends.push_back(PostedSend { wr_id: self.next_wr, local, signaled });
         self.sent.push(Letter { to, from: mailbox.qpn, imm, data, good_key });
         self.next_wr += 1;

@@ -2,7 +2,7 @@
 
 use crate::datagrams::Datagrams;
 use crate::layout::{Layout, Places};
-use crate::link::{Link, LinkPlan};
+use crate::link::{Around, Link, LinkPlan};
 use crate::model::{Images, Memories};
 use crate::network::{Faults, Network, Tally};
 use crate::node::Node;
@@ -210,12 +210,12 @@ impl World {
             }
             nodes.push(node);
         }
+        let mut images = nodes.iter().map(|n| vec![0; n.memory.len()]).collect();
         for link in &mut links {
-            link.open(&mut rng, &mut nodes, now);
+            link.open(&mut Around { rng: &mut rng, nodes: &mut nodes, now, images: &mut images });
         }
         datagrams.open(&mut nodes, now);
         let actual = Memories(nodes.iter().map(|n| Arc::clone(&n.memory)).collect());
-        let images = nodes.iter().map(|n| vec![0; n.memory.len()]).collect();
         let network = Network::new(rng.fork(), plan.faults.clone(), trace);
         Self {
             rng,
@@ -254,25 +254,26 @@ impl World {
         let Self { rng, nodes, links, datagrams, images, now, .. } = self;
         let link = rng.below(links.len() as u64) as usize;
         let side = rng.below(2) as usize;
-        match rng.below(20) {
-            0..9 if links[link].broken.is_none() || rng.permille(200) => {
-                links[link].post_random(side, rng, nodes, *now, images)?;
+        let mut around = Around { rng, nodes, now: *now, images };
+        match around.rng.below(20) {
+            0..9 if links[link].broken.is_none() || around.rng.permille(200) => {
+                links[link].post_random(side, &mut around)?;
             }
             9..14 if links[link].broken.is_none() => {
-                for _ in 0..rng.between(1, 4) {
-                    links[link].post_receive(side, rng, nodes, *now)?;
-                    nodes[links[link].ends[side].node].post_shared(rng);
+                for _ in 0..around.rng.between(1, 4) {
+                    links[link].post_receive(side, &mut around)?;
+                    around.nodes[links[link].ends[side].node].post_shared(around.rng);
                 }
             }
             14..16 if !datagrams.boxes.is_empty() => {
-                let at = rng.below(datagrams.boxes.len() as u64) as usize;
-                datagrams.post_receive(at, rng, nodes, *now)?;
-                let at = rng.below(datagrams.boxes.len() as u64) as usize;
-                datagrams.post_send(at, rng, nodes, *now, images)?;
+                let at = around.rng.below(datagrams.boxes.len() as u64) as usize;
+                datagrams.post_receive(at, &mut around)?;
+                let at = around.rng.below(datagrams.boxes.len() as u64) as usize;
+                datagrams.post_send(at, &mut around)?;
             }
             16..19 => {
-                let node = rng.below(nodes.len() as u64) as usize;
-                let most = rng.between(1, 40);
+                let node = around.rng.below(around.nodes.len() as u64) as usize;
+                let most = around.rng.between(1, 40);
                 self.poll(node, most)?;
             }
             _ => {}
@@ -287,7 +288,9 @@ impl World {
         if can_be_cut && self.rng.permille(self.plan.kill / 5) {
             self.poll_all()?;
             let Self { rng, nodes, links, actual, images, now, .. } = self;
-            links[link].cut_off(rng, nodes, *now, actual, images).map_err(|e| format!("connection {link}: {e}"))?;
+            links[link]
+                .cut_off(&mut Around { rng, nodes, now: *now, images }, actual)
+                .map_err(|e| format!("connection {link}: {e}"))?;
             self.summary.repairs += 1;
         }
         if self.rng.permille(self.plan.kill) {
@@ -303,8 +306,9 @@ impl World {
         }
         self.poll_all()?;
         let Self { rng, nodes, links, actual, images, now, .. } = self;
-        let repaired =
-            links[link].repair(rng, nodes, *now, actual, images).map_err(|e| format!("connection {link}: {e}"))?;
+        let repaired = links[link]
+            .repair(&mut Around { rng, nodes, now: *now, images }, actual)
+            .map_err(|e| format!("connection {link}: {e}"))?;
         self.summary.repairs += u64::from(repaired);
         Ok(())
     }
@@ -341,6 +345,7 @@ impl World {
             return Ok(false);
         }
         let mut settled = true;
+        let mut around = Around { rng, nodes, now: *now, images };
         for side in 0..2 {
             let stream = &link.streams[side];
             let reliable = stream.is_reliable();
@@ -348,11 +353,11 @@ impl World {
             settled &= stream.requests.is_empty() && owed == 0;
             let unsignaled = stream.requests.back().is_some_and(|r| !r.signaled);
             if unsignaled {
-                link.post_marker(side, rng, nodes, *now, images)?;
+                link.post_marker(side, &mut around)?;
             }
             if owed > link.ends[1 - side].receives.len() {
-                link.post_receive(1 - side, rng, nodes, *now)?;
-                nodes[link.ends[1 - side].node].post_shared(rng);
+                link.post_receive(1 - side, &mut around)?;
+                around.nodes[link.ends[1 - side].node].post_shared(around.rng);
             }
         }
         Ok(settled)
