@@ -30,6 +30,33 @@ impl Ask {
     }
 }
 
+/// What all lists have in common.
+#[derive(clap::Args)]
+pub(super) struct Listing {
+    #[command(flatten)]
+    ask: Ask,
+    /// Only those of this process.
+    #[arg(long)]
+    pid: Option<u32>,
+}
+
+impl Listing {
+    /// Asks for entries and shows those of the process that is wanted; `pid_of` tells whose one is.
+    pub(super) fn run<T: Serialize, F>(
+        self,
+        question: impl FnOnce(Client) -> F,
+        pid_of: impl Fn(&T) -> u32,
+        write: impl FnOnce(&mut dyn Write, &[T]) -> io::Result<()>,
+    ) -> Outcome
+    where
+        F: Future<Output = Result<Vec<T>, ClientError>>,
+    {
+        let mut entries = self.ask.run(question)?;
+        entries.retain(|entry| self.pid.is_none_or(|pid| pid_of(entry) == pid));
+        if self.ask.json { print_json(&entries) } else { Ok(write(&mut io::stdout().lock(), &entries)?) }
+    }
+}
+
 /// Writes an answer as JSON, readable and with a newline at its end.
 pub(super) fn print_json(answer: &impl Serialize) -> Outcome {
     let mut out = io::stdout().lock();

@@ -1,9 +1,10 @@
 //! `holdfast mr list`.
 
 use super::Outcome;
-use super::ask::{Ask, print_json};
+use super::ask::Listing;
 use super::qp::name;
 use super::table::{Left, Right, Table, bytes};
+use crate::control::client::Client;
 use crate::control::view::MemoryRegion;
 use crate::memory::Access;
 use clap::Subcommand;
@@ -19,21 +20,14 @@ pub(super) struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// All memory regions, one a line. Keys are not shown: they are between a program and its peers.
-    List {
-        #[command(flatten)]
-        ask: Ask,
-        /// Only those of this process.
-        #[arg(long)]
-        pid: Option<u32>,
-    },
+    List(Listing),
 }
 
 impl Args {
     pub(super) fn run(self) -> Outcome {
-        let Command::List { ask, pid } = self.command;
-        let mut regions = ask.run(|client| async move { client.memory_regions(usize::MAX).await })?;
-        regions.retain(|r| pid.is_none_or(|p| r.client_pid == p));
-        if ask.json { print_json(&regions) } else { Ok(write_list(&mut io::stdout().lock(), &regions)?) }
+        let Command::List(listing) = self.command;
+        let all = |client: Client| async move { client.memory_regions(usize::MAX).await };
+        listing.run(all, |region| region.client_pid, write_list)
     }
 }
 

@@ -1,8 +1,9 @@
 //! `holdfast qp list` and `holdfast qp show`.
 
 use super::Outcome;
-use super::ask::{Ask, print_json};
+use super::ask::{Ask, Listing, print_json};
 use super::table::{Left, Right, Table, bytes, count, or_dash, time};
+use crate::control::client::Client;
 use crate::control::view::{Depth, QpKind, QpState, QueuePair, Wait};
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
@@ -20,13 +21,10 @@ enum Command {
     /// All queue pairs, one a line.
     List {
         #[command(flatten)]
-        ask: Ask,
+        listing: Listing,
         /// Only those in this state.
         #[arg(long)]
         state: Option<State>,
-        /// Only those of this process.
-        #[arg(long)]
-        pid: Option<u32>,
     },
     /// Everything about one queue pair.
     Show {
@@ -75,11 +73,14 @@ fn parse_qpn(text: &str) -> Result<u32, String> {
 impl Args {
     pub(super) fn run(self) -> Outcome {
         match self.command {
-            Command::List { ask, state, pid } => {
-                let mut qps = ask.run(|client| async move { client.queue_pairs(usize::MAX).await })?;
+            Command::List { listing, state } => {
                 let state = state.map(QpState::from);
-                qps.retain(|q| state.is_none_or(|s| q.state == s) && pid.is_none_or(|p| q.client_pid == p));
-                if ask.json { print_json(&qps) } else { Ok(write_list(&mut io::stdout().lock(), &qps)?) }
+                let all = |client: Client| async move {
+                    let mut qps = client.queue_pairs(usize::MAX).await?;
+                    qps.retain(|q| state.is_none_or(|s| q.state == s));
+                    Ok(qps)
+                };
+                listing.run(all, |qp| qp.client_pid, write_list)
             }
             Command::Show { ask, qpn } => {
                 let qp = ask.run(|client| async move { client.queue_pair(qpn).await })?;

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::ask::{Ask, print_json};
 use super::table::{Left, Right, Table, bytes, count, or_dash, time};
-use crate::control::view::{Device, Status};
+use crate::control::view::{Device, Percentiles, Status};
 use crate::counters::Counter;
 use std::io::{self, Write};
 
@@ -126,20 +126,18 @@ fn write_traffic(out: &mut dyn Write, status: &Status) -> io::Result<()> {
     let again = [(Counter::RetransmittedPackets, "packets"), (Counter::AckTimeouts, "ACK timeouts")];
     let again = again.map(|(counter, what)| format!("{} {what}", count(whole(counter)))).join(", ");
     writeln!(out, "sent again   {again}")?;
-    let latency = &status.completion_latency;
+    match status.completion_latency.count {
+        0 => writeln!(out, "completions  none"),
+        n => writeln!(out, "completions  {}, {}", count(n), percentiles(&status.completion_latency)),
+    }
+}
+
+/// Percentiles of completion latency since the daemon started.
+pub(super) fn percentiles(latency: &Percentiles) -> String {
     // The last bucket has no upper bound to show.
     let bound = |ns: Option<u64>| ns.map_or("> 10 s".into(), |ns| format!("<= {}", time(ns)));
-    match latency.count {
-        0 => writeln!(out, "completions  none"),
-        n => writeln!(
-            out,
-            "completions  {}, p50 {}, p99 {}, p99.9 {}",
-            count(n),
-            bound(latency.p50_ns),
-            bound(latency.p99_ns),
-            bound(latency.p999_ns)
-        ),
-    }
+    let (p50, p99, p999) = (bound(latency.p50_ns), bound(latency.p99_ns), bound(latency.p999_ns));
+    format!("p50 {p50}, p99 {p99}, p99.9 {p999}")
 }
 
 fn write_counters(out: &mut dyn Write, status: &Status) -> io::Result<()> {

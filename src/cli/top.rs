@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::ask::{Ask, print_json};
 use super::qp;
-use super::status::value;
+use super::status::{percentiles, value};
 use super::table::{Left, Right, Table, bit_rate, rate, time};
 use super::terminal::{Key, Screen};
 use crate::control::client::{Client, ClientError};
@@ -53,6 +53,8 @@ struct Rates {
     transmitted_bytes: f64,
     retransmitted_packets: f64,
     dropped_packets: f64,
+    /// Completions handed to programs.
+    completions: f64,
     /// Share of the workers' time that they slept, 0 to 1.
     asleep: f64,
     /// The busiest first.
@@ -136,6 +138,7 @@ fn rates(before: &Look, now: &Look) -> Rates {
         transmitted_bytes: change(Counter::TransmittedBytes),
         retransmitted_packets: change(Counter::RetransmittedPackets),
         dropped_packets: (drops(&now.status) - drops(&before.status)).max(0.0) / seconds,
+        completions: change(Counter::Completions),
         asleep: (change(Counter::AsleepNs) / workers).min(1.0),
         queue_pairs: qp_rates(before, now, seconds),
     }
@@ -190,6 +193,10 @@ fn lines(status: &Status, rates: Option<&Rates>, rows: usize) -> Vec<String> {
         rate(r.retransmitted_packets),
         r.asleep * 100.0
     ));
+    if status.completion_latency.count > 0 {
+        let since = percentiles(&status.completion_latency);
+        lines.push(format!("complete {:>10}   latency since start: {since}", rate(r.completions)));
+    }
     lines.push(String::new());
     let room = rows.saturating_sub(lines.len() + 1);
     lines.extend(queue_pairs(&r.queue_pairs, room).lines());
