@@ -135,6 +135,7 @@ pub(crate) fn plan(operation: Operation, measure: Measure, bytes: u32, time: Dur
         path_mtu: PathMtu::B4096,
         queue_pairs: 1,
         depth: 1,
+        bidirectional: false,
         stop: Stop::After(time),
         verify: false,
         spin: false,

@@ -6,6 +6,7 @@ use crate::perf::{
     Bandwidth, DEFAULT_PORT, Latency, Line, Measure, Operation, Plan, Progress, Stop, Transport, measure, serve,
 };
 use crate::settings::{Size, Time};
+use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -63,10 +64,10 @@ struct Test {
     /// Its TCP port
     #[arg(long, default_value_t = DEFAULT_PORT)]
     port: u16,
-    /// Message size, such as 64KiB [default: 64KiB for bandwidth, 8B for latency and atomics]
-    #[arg(long, short, value_name = "SIZE")]
+    /// Message size, such as 64KiB, or a number of bytes [default: 64KiB for bandwidth, or a packet over UD; 8B for latency and atomics]
+    #[arg(long, short, value_name = "SIZE", value_parser = parse_size)]
     size: Option<Size>,
-    /// A table over all sizes from 2 bytes to 8 MiB
+    /// A table over all sizes from 2 bytes to 8 MiB, or to a packet over UD
     #[arg(long, short, conflicts_with = "size")]
     all: bool,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096 [default: the largest that the link has room for]
@@ -75,6 +76,9 @@ struct Test {
     /// Queue pairs side by side
     #[arg(long, short, default_value_t = 1)]
     qps: u32,
+    /// Both sides send at once, each over queue pairs of its own; the figures are of both together
+    #[arg(long, short)]
+    bidirectional: bool,
     /// Messages under way on each queue pair
     #[arg(long, default_value_t = 128)]
     depth: u32,
@@ -94,7 +98,7 @@ struct Test {
     #[arg(long)]
     spin: bool,
     /// Send messages up to this size inline
-    #[arg(long, value_name = "SIZE", default_value = "64B")]
+    #[arg(long, value_name = "SIZE", default_value = "64B", value_parser = parse_size)]
     inline: Size,
     /// ACK timeout exponent t of the queue pairs: 4.096 us * 2^t
     #[arg(long, default_value_t = 14)]
@@ -111,6 +115,7 @@ struct Test {
 enum TransportArg {
     Rc,
     Uc,
+    Ud,
 }
 
 impl Args {
@@ -163,14 +168,7 @@ impl Test {
         let dial = || TcpStream::connect(addresses.as_slice());
         let mut out = io::stdout().lock();
         if !self.json {
-            writeln!(
-                out,
-                "{} over {}, MTU {}, {} QP(s)",
-                operation.name(),
-                if plan.transport == Transport::Rc { "RC" } else { "UC" },
-                plan.path_mtu.bytes(),
-                plan.queue_pairs
-            )?;
+            writeln!(out, "{}", title(&plan))?;
             writeln!(out, "{}", if kind == Measure::Bandwidth { Bandwidth::header() } else { Latency::header() })?;
         }
         let show_progress = !self.json && io::stderr().is_terminal();
@@ -181,7 +179,7 @@ impl Test {
             dial,
             |progress| {
                 if show_progress {
-                    let _ = write!(io::stderr(), "\r{}", live(&progress));
+                    let _ = write!(io::stderr(), "\r{}", live(&progress, kind));
                 }
             },
             |line| {
@@ -189,7 +187,7 @@ impl Test {
                 if show_progress {
                     let _ = write!(io::stderr(), "\r\x1b[K");
                 }
-                written = print(&mut out, line, self.json);
+                written = print(&mut out, &plan, line, self.json);
             },
         )
         .map_err(|e| format!("{}: {e}", self.host))?;
@@ -204,19 +202,30 @@ impl Test {
             None => context.query_port()?.active_path_mtu(),
         };
         let small = kind == Measure::Latency || operation == Operation::Atomic;
-        let default = if small { 8 } else { 65_536 };
+        let transport = match self.transport {
+            TransportArg::Rc => Transport::Rc,
+            TransportArg::Uc => Transport::Uc,
+            TransportArg::Ud => Transport::Ud,
+        };
+        let default = match transport {
+            _ if small => 8,
+            Transport::Ud => path_mtu.bytes(),
+            Transport::Rc | Transport::Uc => 65_536,
+        };
         let size = self.size.map_or(default, |s| u32::try_from(s.bytes()).unwrap_or(u32::MAX));
         let plan = Plan {
             operation,
             measure: kind,
-            transport: match self.transport {
-                TransportArg::Rc => Transport::Rc,
-                TransportArg::Uc => Transport::Uc,
+            transport,
+            sizes: if self.all && operation != Operation::Atomic {
+                Plan::all_sizes(transport, path_mtu)
+            } else {
+                vec![size]
             },
-            sizes: if self.all && operation != Operation::Atomic { Plan::all_sizes() } else { vec![size] },
             path_mtu,
             queue_pairs: if kind == Measure::Latency { 1 } else { self.qps },
             depth: self.depth,
+            bidirectional: self.bidirectional,
             stop: self.iterations.map_or(Stop::After(self.duration.duration()), Stop::Messages),
             verify: self.verify,
             spin: self.spin,
@@ -229,15 +238,78 @@ impl Test {
     }
 }
 
-fn live(p: &Progress) -> String {
-    let seconds = p.elapsed.max(Duration::from_millis(1)).as_secs_f64();
-    let rate = p.messages as f64 * f64::from(p.message_bytes) / seconds / f64::from(1 << 20);
-    format!("{:>10} bytes: {rate:>10.1} MiB/s after {seconds:.0} s", p.message_bytes)
+/// A size as settings write it, or, as perftest takes it, a plain number of bytes.
+fn parse_size(text: &str) -> Result<Size, <Size as std::str::FromStr>::Err> {
+    if text.bytes().all(|b| b.is_ascii_digit()) { format!("{text}B").parse() } else { text.parse() }
 }
 
-fn print(out: &mut impl Write, line: &Line, json: bool) -> io::Result<()> {
+/// What is measured, for a person.
+fn title(plan: &Plan) -> String {
+    let how = match plan.measure {
+        Measure::Latency if plan.operation.is_half_a_round_trip() => "half a round trip",
+        Measure::Latency => "a round trip",
+        Measure::Bandwidth if plan.bidirectional => "both ways at once",
+        Measure::Bandwidth => "one way",
+    };
+    let (operation, transport, mtu) = (plan.operation.name(), plan.transport.name(), plan.path_mtu.bytes());
+    let title = format!("{operation} over {transport}, {how}, MTU {mtu}");
+    match (plan.measure, plan.queue_pairs) {
+        (Measure::Latency, _) => title,
+        (Measure::Bandwidth, 1) => format!("{title}, 1 QP, depth {}", plan.depth),
+        (Measure::Bandwidth, n) => format!("{title}, {n} QPs, depth {}", plan.depth),
+    }
+}
+
+fn live(p: &Progress, kind: Measure) -> String {
+    let seconds = p.elapsed.max(Duration::from_millis(1)).as_secs_f64();
+    let so_far = match kind {
+        Measure::Latency => format!("{:>10} round trips", p.messages),
+        Measure::Bandwidth => {
+            let rate = p.messages as f64 * f64::from(p.message_bytes) / seconds / f64::from(1 << 20);
+            format!("{rate:>10.1} MiB/s")
+        }
+    };
+    format!("{:>10} bytes: {so_far} after {seconds:.0} s", p.message_bytes)
+}
+
+/// A result with what it is of: a line of a file of many of them stands alone.
+#[derive(Serialize)]
+struct Record<'a> {
+    operation: Operation,
+    measure: Measure,
+    transport: Transport,
+    path_mtu_bytes: u32,
+    queue_pairs: u32,
+    depth: u32,
+    bidirectional: bool,
+    #[serde(flatten)]
+    line: &'a Line,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gbit_per_second: Option<f64>,
+}
+
+impl<'a> Record<'a> {
+    fn of(plan: &Plan, line: &'a Line) -> Self {
+        Self {
+            operation: plan.operation,
+            measure: plan.measure,
+            transport: plan.transport,
+            path_mtu_bytes: plan.path_mtu.bytes(),
+            queue_pairs: plan.queue_pairs,
+            depth: if plan.measure == Measure::Latency { 1 } else { plan.depth },
+            bidirectional: plan.bidirectional,
+            line,
+            gbit_per_second: match line {
+                Line::Bandwidth(b) => Some(b.gbit_per_second()),
+                Line::Latency(_) => None,
+            },
+        }
+    }
+}
+
+fn print(out: &mut impl Write, plan: &Plan, line: &Line, json: bool) -> io::Result<()> {
     match line {
-        line if json => writeln!(out, "{}", serde_json::to_string(line)?),
+        line if json => writeln!(out, "{}", serde_json::to_string(&Record::of(plan, line))?),
         Line::Bandwidth(b) => writeln!(out, "{}", b.row()),
         Line::Latency(l) => writeln!(out, "{}", l.row()),
     }?;

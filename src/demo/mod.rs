@@ -95,6 +95,7 @@ fn play(
         path_mtu: a.query_port().map_err(|e| fail(e.into()))?.active_path_mtu().min(PathMtu::B4096),
         queue_pairs: act.queue_pairs,
         depth: 32,
+        bidirectional: false,
         stop: Stop::Messages(messages.min(MAX_BYTES_AN_ACT / u64::from(act.size)).max(1)),
         verify: true,
         spin: false,

@@ -2,7 +2,7 @@
 
 use super::exchange::{Exchange, Line, Seen, unexpected};
 use super::link::{Buffer, Link, Message};
-use super::plan::{Operation, Stop, Transport};
+use super::plan::{Operation, Stop};
 use super::{Pattern, PerfError};
 use crate::ipc::client::{Completion, SendOp, WcOpcode};
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ pub(super) struct Sent {
     pub seen: Seen,
 }
 
+/// How often progress is told.
+pub(super) const SHOW_EVERY: Duration = Duration::from_secs(1);
 /// Messages between two signalled ones, and between two credits, at most.
 const LARGEST_BATCH: u64 = 16;
 
@@ -61,7 +63,7 @@ pub(super) fn send(link: &mut Link, size: u32, mut progress: impl FnMut(u64, Dur
             break;
         }
         sender.wait()?;
-        if now - shown >= Duration::from_secs(1) {
+        if now - shown >= SHOW_EVERY {
             shown = now;
             progress(sender.completed(), now - start);
         }
@@ -247,7 +249,8 @@ pub(super) fn prepare_to_receive(link: &Link, size: u32) -> Result<(), PerfError
     Ok(())
 }
 
-fn receives_complete(link: &Link) -> bool {
+/// Whether the receiving side can count messages.
+pub(super) fn receives_complete(link: &Link) -> bool {
     link.plan.operation == Operation::Send || (link.plan.operation == Operation::Write && link.plan.verify)
 }
 
@@ -269,7 +272,7 @@ pub(super) fn receive(link: &mut Link, size: u32, exchange: &mut Exchange) -> Re
         }
         let Some(sent) = sent else { continue };
         let all = receiver.seen.messages >= sent || !receives_complete(link);
-        let lost = link.plan.transport == Transport::Uc && last.elapsed() >= STRAGGLERS;
+        let lost = !link.plan.transport.is_reliable() && last.elapsed() >= STRAGGLERS;
         if all || lost {
             return Ok(receiver.seen);
         }
@@ -294,12 +297,12 @@ impl Receiver {
         if link.plan.verify {
             let imm = completion.imm.unwrap_or(u32::MAX);
             let expected = *number as u32;
-            // Over UC messages may be missing: the immediate tells which one this is.
-            let this = if link.plan.transport == Transport::Uc { u64::from(imm) } else { *number };
+            // Over UC and UD messages may be missing: the immediate tells which one this is.
+            let this = if link.plan.transport.is_reliable() { *number } else { u64::from(imm) };
             let at = if link.plan.operation == Operation::Send { slot } else { this };
             let pattern = link.content(qp, this);
             compare(link, link.offset(Buffer::In, qp, at), self.size, pattern, &mut self.seen);
-            if link.plan.transport == Transport::Rc && imm != expected {
+            if link.plan.transport.is_reliable() && imm != expected {
                 self.seen.wrong_bytes += u64::from(self.size);
             }
         }

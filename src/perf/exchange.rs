@@ -12,9 +12,13 @@
 //! Done(messages)                 ──►
 //!                                ◄──    Result(messages, verified, wrong)
 //! ```
+//!
+//! Both ways at once takes two connections. On the second the client says `Mirror`; from there on the two sides have changed their
+//! parts, and at the end the server tells the result: `Measured`.
 
 use super::PerfError;
 use super::plan::Plan;
+use super::report::Bandwidth;
 use crate::ipc::client::Endpoint;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -61,6 +65,10 @@ pub(super) enum Line {
     Done(u64),
     /// What the receiving side saw.
     Result(Seen),
+    /// The server may measure the client.
+    Mirror,
+    /// What the server has measured.
+    Measured(Bandwidth),
     /// It went wrong.
     Failed(String),
 }

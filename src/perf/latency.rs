@@ -3,7 +3,7 @@
 //! A WRITE is seen by the program whose memory it reaches when its last byte changes, so both programs look at memory: as
 //! perftest does. SENDs complete at the receiver. READs and atomics are round trips by themselves.
 
-use super::bandwidth::{compare, fill};
+use super::bandwidth::{SHOW_EVERY, compare, fill};
 use super::exchange::{Exchange, Line, Seen, unexpected};
 use super::link::{Buffer, Link, Message};
 use super::plan::{Operation, Stop};
@@ -19,8 +19,6 @@ const WARM_UP: u64 = 100;
 const LOOKS: u32 = 64;
 /// Offers of the processor between two looks at the clock, at completions, and at the other side's words.
 const ROUNDS: u32 = 64;
-/// A message that does not come for so long is not coming.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Completions that have come and that nobody has asked for yet: a message of the peer may overtake the completion of our own.
 #[derive(Clone, Copy, Default, Debug)]
@@ -51,10 +49,16 @@ impl Tally {
     }
 }
 
-/// Measures round trips of `size`, in nanoseconds. Gives back how many messages were sent, warm-up included.
-pub(super) fn measure(link: &mut Link, size: u32, samples: &mut Histogram<u64>) -> Result<(u64, Seen), PerfError> {
+/// Measures round trips of `size`, in nanoseconds; `progress` hears how many so far. Gives back how many messages were sent, warm-up included.
+pub(super) fn measure(
+    link: &mut Link,
+    size: u32,
+    samples: &mut Histogram<u64>,
+    mut progress: impl FnMut(u64, Duration),
+) -> Result<(u64, Seen), PerfError> {
     let (mut seen, mut tally) = (Seen::default(), Tally::default());
     let start = Instant::now();
+    let mut shown = start;
     let mut number = 0;
     loop {
         let begin = Instant::now();
@@ -63,6 +67,10 @@ pub(super) fn measure(link: &mut Link, size: u32, samples: &mut Histogram<u64>) 
         number += 1;
         if number > WARM_UP {
             samples.saturating_record(u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX));
+        }
+        if end - shown >= SHOW_EVERY {
+            shown = end;
+            progress(number, end - start);
         }
         let is_over = match link.plan.stop {
             Stop::After(limit) => end - start >= limit && number > WARM_UP,
@@ -232,8 +240,8 @@ fn await_write(
             tally.note(completion);
             Ok(())
         })?;
-        if start.elapsed() > PATIENCE {
-            return Err(PerfError::Stalled { seconds: PATIENCE.as_secs() });
+        if start.elapsed() > link.patience() {
+            return Err(link.stalled());
         }
     }
 }
@@ -248,8 +256,8 @@ fn await_send(link: &mut Link, tally: &mut Tally, exchange: &mut Exchange) -> Re
         if tally.receives == 0 && exchange.is_waiting()? {
             return Ok(false);
         }
-        if start.elapsed() > PATIENCE {
-            return Err(PerfError::Stalled { seconds: PATIENCE.as_secs() });
+        if start.elapsed() > link.patience() {
+            return Err(link.stalled());
         }
     }
     tally.receives -= 1;

@@ -1,11 +1,12 @@
 //! Queue pairs, memory and completions of one side, connected to the other.
 
 use super::exchange::Side;
-use super::plan::{Measure, Operation, Plan};
+use super::plan::{Measure, Operation, Plan, Transport};
 use super::{Pattern, PerfError};
 use crate::ipc::client::{
-    Access, Completion, CompletionChannel, CompletionQueue, ConnectionOptions, Context, Data, MemoryRegion, Pd, Psn,
-    QpCapabilities, Qpn, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus,
+    Access, AddressHandle, Completion, CompletionChannel, CompletionQueue, ConnectionOptions, Context, Data,
+    MemoryRegion, Pd, Psn, QpCapabilities, Qpn, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, UdAddress,
+    WcOpcode, WcStatus,
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ pub(super) struct Link {
     cq: CompletionQueue,
     channel: CompletionChannel,
     psns: Vec<Psn>,
+    /// Whom each queue pair sends to (UD).
+    to: Vec<UdAddress>,
     by_number: HashMap<Qpn, usize>,
     batch: Vec<Completion>,
 }
@@ -58,6 +61,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Without a completion for so long the measurement is given up: longer than the longest ACK timeout with its retries that
 /// perf asks for.
 const PATIENCE: Duration = Duration::from_secs(30);
+const UNRELIABLE_PATIENCE: Duration = Duration::from_secs(3);
+/// The queue key of all perf's datagrams.
+const QKEY: u32 = 0x1111_1111;
 
 impl Link {
     /// Makes everything that `plan` needs; not connected yet.
@@ -77,7 +83,7 @@ impl Link {
         let seed = std::process::id().wrapping_mul(0x9e37_79b9);
         let psns = qps.iter().map(|qp| Psn::new(seed ^ qp.qpn().get().wrapping_mul(0x85eb_ca6b))).collect();
         let batch = vec![Completion::default(); 64];
-        Ok(Self { plan: plan.clone(), qps, memory, peer: None, cq, channel, psns, by_number, batch })
+        Ok(Self { plan: plan.clone(), qps, memory, peer: None, to: Vec::new(), cq, channel, psns, by_number, batch })
     }
 
     fn queue_pairs(pd: &Pd, plan: &Plan, cq: &CompletionQueue, depth: u32) -> Result<Vec<QueuePair>, PerfError> {
@@ -109,6 +115,14 @@ impl Link {
         if peer.endpoints.len() != self.qps.len() || peer.length != self.memory.len() {
             return Err(PerfError::Conversation(format!("{} endpoints, {} bytes", peer.endpoints.len(), peer.length)));
         }
+        if self.plan.transport == Transport::Ud {
+            for ((qp, psn), endpoint) in self.qps.iter().zip(&self.psns).zip(&peer.endpoints) {
+                qp.activate(QKEY, *psn)?;
+                self.to.push(AddressHandle::to(endpoint.address).queue_pair(endpoint.qpn, QKEY));
+            }
+            self.peer = Some(peer);
+            return Ok(());
+        }
         let options = ConnectionOptions {
             path_mtu: self.plan.path_mtu,
             timeout: self.plan.timeout,
@@ -129,7 +143,10 @@ impl Link {
         match buffer {
             Buffer::Out if plan.slides() => qp * plan.out_bytes() + Pattern::slide(number),
             Buffer::Out => qp * plan.out_bytes() + slot,
-            Buffer::In => self.qps.len() as u64 * plan.out_bytes() + qp * plan.in_bytes() + slot,
+            Buffer::In => {
+                let first = self.qps.len() as u64 * plan.out_bytes() + qp * plan.in_bytes();
+                first + slot + plan.transport.receive_header_bytes()
+            }
         }
     }
 
@@ -162,14 +179,21 @@ impl Link {
             flags |= SendFlags::INLINE;
             data = Data::Inline(bytes);
         }
-        Ok(qp.post_send(&SendRequest { wr_id: message.wr_id(), op, flags, data, datagram: None })?)
+        Ok(qp.post_send(&SendRequest {
+            wr_id: message.wr_id(),
+            op,
+            flags,
+            data,
+            datagram: self.to.get(message.qp).copied(),
+        })?)
     }
 
     /// Posts a receive into a message's slot; `size` 0 is one without a place for bytes.
     pub(super) fn post_receive(&self, message: Message, size: u32) -> Result<(), PerfError> {
         let Some(qp) = self.qps.get(message.qp) else { return Ok(()) };
         let at = self.offset(Buffer::In, message.qp, message.number);
-        let sges = [self.memory.sge(at..at + u64::from(size))];
+        let header = self.plan.transport.receive_header_bytes();
+        let sges = [self.memory.sge(at - header..at + u64::from(size))];
         let sges = if size == 0 { &[][..] } else { &sges[..] };
         Ok(qp.post_recv(&RecvRequest { wr_id: message.wr_id(), sges })?)
     }
@@ -232,16 +256,29 @@ impl Link {
         &mut self,
         each: impl FnMut(&mut Self, &Completion) -> Result<(), PerfError>,
     ) -> Result<(), PerfError> {
-        match self.wait(PATIENCE, each)? {
-            0 => Err(PerfError::Stalled { seconds: PATIENCE.as_secs() }),
+        match self.wait(self.patience(), each)? {
+            0 => Err(self.stalled()),
             _ => Ok(()),
+        }
+    }
+
+    /// How long to wait for a message before giving up: one that was lost comes over a reliable service only.
+    pub(super) const fn patience(&self) -> Duration {
+        if self.plan.transport.is_reliable() { PATIENCE } else { UNRELIABLE_PATIENCE }
+    }
+
+    /// Nothing came for that long.
+    pub(super) const fn stalled(&self) -> PerfError {
+        match self.plan.transport.is_reliable() {
+            true => PerfError::Stalled { seconds: PATIENCE.as_secs() },
+            false => PerfError::Lost { transport: self.plan.transport.name() },
         }
     }
 
     /// Whether messages of this plan are acknowledged by the receiving program, so that none overwrites another unseen.
     pub(super) fn has_credits(&self) -> bool {
         self.plan.verify
-            && self.plan.transport == super::Transport::Rc
+            && self.plan.transport.is_reliable()
             && matches!(self.plan.operation, Operation::Write | Operation::Send)
     }
 }

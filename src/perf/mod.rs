@@ -96,6 +96,12 @@ pub enum PerfError {
         /// How many.
         wrong: usize,
     },
+    /// A message was lost where nobody sends it again.
+    #[error("a message was lost, and over {transport} nobody sends it again: measure once more, or over RC")]
+    Lost {
+        /// Over what.
+        transport: &'static str,
+    },
     /// The device has no address to connect to.
     #[error("the device has no address")]
     NoAddress,

@@ -30,6 +30,12 @@ impl Operation {
             Self::Atomic => "FETCH_ADD",
         }
     }
+
+    /// Whether its latency is told as half of a measured round trip: of one that is answered by another, as perftest does.
+    /// A READ or an atomic is a round trip by nature.
+    pub const fn is_half_a_round_trip(self) -> bool {
+        matches!(self, Self::Write | Self::Send)
+    }
 }
 
 /// What is measured of them.
@@ -51,6 +57,8 @@ pub enum Transport {
     Rc,
     /// Unreliable connection.
     Uc,
+    /// Unreliable datagrams: SENDs of one packet each.
+    Ud,
 }
 
 impl Transport {
@@ -59,6 +67,29 @@ impl Transport {
         match self {
             Self::Rc => QpType::Rc,
             Self::Uc => QpType::Uc,
+            Self::Ud => QpType::Ud,
+        }
+    }
+
+    /// As tables call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        }
+    }
+
+    /// Whether what is lost is sent again.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc)
+    }
+
+    /// Bytes before a message in its receive: the GRH area of a datagram.
+    pub(super) const fn receive_header_bytes(self) -> u64 {
+        match self {
+            Self::Ud => 40,
+            Self::Rc | Self::Uc => 0,
         }
     }
 }
@@ -93,6 +124,8 @@ pub struct Plan {
     pub queue_pairs: u32,
     /// Messages under way on each queue pair (bandwidth).
     pub depth: u32,
+    /// Both sides send at once, over queue pairs of their own (bandwidth).
+    pub bidirectional: bool,
     /// When to stop each size.
     pub stop: Stop,
     /// Compare every byte.
@@ -129,18 +162,31 @@ pub enum PlanError {
         /// The largest allowed.
         max: u32,
     },
-    /// UC has no READs and atomics.
-    #[error("{0} needs a reliable connection: leave --transport at rc")]
-    NotOnUc(&'static str),
+    /// UC has no READs and atomics, UD has SENDs only.
+    #[error("{} has no {operation}: take another --transport", transport.name())]
+    NoSuchOperation {
+        /// The operation.
+        operation: &'static str,
+        /// Where it was asked for.
+        transport: Transport,
+    },
+    /// A datagram is one packet.
+    #[error("a datagram carries at most {mtu} bytes at this MTU, not {size}")]
+    DatagramSize {
+        /// Bytes of the message.
+        size: u32,
+        /// Bytes of the path MTU.
+        mtu: u32,
+    },
     /// All buffers together are too large.
     #[error("{bytes} bytes of buffers: at most {max} are allowed; take a smaller --size, --depth or --qps", max = Plan::MAX_BUFFER_BYTES)]
     Buffers {
         /// What it would take.
         bytes: u64,
     },
-    /// A latency test of UC could wait for ever on a lost message.
-    #[error("latency over UC is not measured: a lost message would be waited for in vain")]
-    LatencyOnUc,
+    /// A latency test has one message under way: it goes both ways already.
+    #[error("--bidirectional is for bandwidth: a latency test goes both ways already")]
+    BidirectionalLatency,
 }
 
 impl Plan {
@@ -153,9 +199,10 @@ impl Plan {
     /// Messages under way on one queue pair.
     pub const MAX_DEPTH: u32 = 8192;
 
-    /// Message sizes of `--all`: powers of two from 2 bytes to 8 MiB, as perftest's.
-    pub fn all_sizes() -> Vec<u32> {
-        (1..=23).map(|bits| 1 << bits).collect()
+    /// Message sizes of `--all`: powers of two from 2 bytes to 8 MiB, as perftest's; datagrams end at the path MTU.
+    pub fn all_sizes(transport: Transport, path_mtu: PathMtu) -> Vec<u32> {
+        let largest = if transport == Transport::Ud { path_mtu.bytes() } else { 8 << 20 };
+        (1..=23).map(|bits| 1 << bits).filter(|size| *size <= largest).collect()
     }
 
     /// Says what is wrong with it, if something is.
@@ -181,13 +228,21 @@ impl Plan {
                 return Err(PlanError::OutOfRange { what, value, max });
             }
         }
-        if self.transport == Transport::Uc {
-            if matches!(self.operation, Operation::Read | Operation::Atomic) {
-                return Err(PlanError::NotOnUc(self.operation.name()));
-            }
-            if self.measure == Measure::Latency {
-                return Err(PlanError::LatencyOnUc);
-            }
+        let exists = match self.transport {
+            Transport::Rc => true,
+            Transport::Uc => matches!(self.operation, Operation::Write | Operation::Send),
+            Transport::Ud => self.operation == Operation::Send,
+        };
+        if !exists {
+            let (operation, transport) = (self.operation.name(), self.transport);
+            return Err(PlanError::NoSuchOperation { operation, transport });
+        }
+        let mtu = self.path_mtu.bytes();
+        if self.transport == Transport::Ud && self.largest() > mtu {
+            return Err(PlanError::DatagramSize { size: self.largest(), mtu });
+        }
+        if self.bidirectional && self.measure == Measure::Latency {
+            return Err(PlanError::BidirectionalLatency);
         }
         let bytes = u64::from(self.queue_pairs) * (self.out_bytes() + self.in_bytes());
         if bytes > Self::MAX_BUFFER_BYTES {
@@ -221,7 +276,7 @@ impl Plan {
 
     /// Distance of two slots.
     pub(super) fn stride(&self) -> u64 {
-        u64::from(self.largest()).next_multiple_of(ALIGN)
+        (self.transport.receive_header_bytes() + u64::from(self.largest())).next_multiple_of(ALIGN)
     }
 
     /// Bytes that each queue pair sends from.
@@ -248,6 +303,7 @@ mod tests {
             path_mtu: PathMtu::B4096,
             queue_pairs: 1,
             depth: 128,
+            bidirectional: false,
             stop: Stop::Messages(1000),
             verify: false,
             spin: false,
@@ -260,13 +316,16 @@ mod tests {
     #[test]
     fn refuses_what_makes_no_sense() {
         assert_eq!(plan().check(), Ok(()));
-        let broken: [(Plan, &str); 7] = [
+        let broken: [(Plan, &str); 10] = [
             (Plan { sizes: vec![], ..plan() }, "no message size"),
             (Plan { sizes: vec![0], ..plan() }, "0 bytes"),
             (Plan { operation: Operation::Atomic, ..plan() }, "atomics have 8"),
             (Plan { depth: 0, ..plan() }, "--depth 0"),
             (Plan { queue_pairs: 5000, ..plan() }, "--qps 5000"),
-            (Plan { operation: Operation::Read, transport: Transport::Uc, ..plan() }, "READ needs"),
+            (Plan { operation: Operation::Read, transport: Transport::Uc, ..plan() }, "UC has no READ"),
+            (Plan { transport: Transport::Ud, ..plan() }, "UD has no WRITE"),
+            (Plan { operation: Operation::Send, transport: Transport::Ud, ..plan() }, "at most 4096 bytes"),
+            (Plan { measure: Measure::Latency, bidirectional: true, ..plan() }, "goes both ways already"),
             (Plan { verify: true, sizes: vec![64 << 20], depth: 256, ..plan() }, "of buffers"),
         ];
         for (plan, says) in broken {
@@ -277,7 +336,8 @@ mod tests {
 
     #[test]
     fn sizes_of_all_are_perftests() {
-        let sizes = Plan::all_sizes();
+        let sizes = Plan::all_sizes(Transport::Rc, PathMtu::B1024);
         assert_eq!((sizes.first(), sizes.last(), sizes.len()), (Some(&2), Some(&8_388_608), 23));
+        assert_eq!(Plan::all_sizes(Transport::Ud, PathMtu::B1024).last(), Some(&1024));
     }
 }

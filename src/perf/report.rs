@@ -12,6 +12,8 @@ pub struct Bandwidth {
     pub messages: u64,
     /// From the first post to the last completion, in seconds.
     pub seconds: f64,
+    /// Of those, lost on the way, where nobody sends them again and the receiver counts (UC, UD).
+    pub lost_messages: u64,
     /// Bytes that were compared; 0 without verification.
     pub verified_bytes: u64,
     /// Bytes that were not what was sent.
@@ -19,19 +21,37 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
+    /// This and what went the other way at the same time.
+    #[must_use]
+    pub fn beside(&self, other: &Self) -> Self {
+        Self {
+            message_bytes: self.message_bytes,
+            messages: self.messages + other.messages,
+            seconds: self.seconds.max(other.seconds),
+            lost_messages: self.lost_messages + other.lost_messages,
+            verified_bytes: self.verified_bytes + other.verified_bytes,
+            wrong_bytes: self.wrong_bytes + other.wrong_bytes,
+        }
+    }
+
+    /// Messages that arrived.
+    const fn arrived(&self) -> f64 {
+        self.messages.saturating_sub(self.lost_messages) as f64
+    }
+
     /// Gigabits a second of payload.
     pub fn gbit_per_second(&self) -> f64 {
-        self.messages as f64 * f64::from(self.message_bytes) * 8.0 / self.seconds / 1e9
+        self.arrived() * f64::from(self.message_bytes) * 8.0 / self.seconds / 1e9
     }
 
     /// Mebibytes a second of payload, the unit that perftest prints.
     pub fn mib_per_second(&self) -> f64 {
-        self.messages as f64 * f64::from(self.message_bytes) / self.seconds / f64::from(1 << 20)
+        self.arrived() * f64::from(self.message_bytes) / self.seconds / f64::from(1 << 20)
     }
 
     /// Million messages a second.
     pub fn million_messages_per_second(&self) -> f64 {
-        self.messages as f64 / self.seconds / 1e6
+        self.arrived() / self.seconds / 1e6
     }
 
     /// Column titles, as wide as [`Self::row`].
@@ -46,8 +66,12 @@ impl Bandwidth {
             (_, 0) => "every byte".to_owned(),
             (_, wrong) => format!("{wrong} BYTES WRONG"),
         };
+        let lost = match self.lost_messages {
+            0 => String::new(),
+            lost => format!(", {lost} lost"),
+        };
         format!(
-            "{:>10} {:>12} {:>10.1} {:>10.3} {:>10.4}  {verified}",
+            "{:>10} {:>12} {:>10.1} {:>10.3} {:>10.4}  {verified}{lost}",
             self.message_bytes,
             self.messages,
             self.mib_per_second(),
@@ -131,10 +155,20 @@ mod tests {
 
     #[test]
     fn rates_are_of_payload_and_rows_are_as_wide_as_their_titles() {
-        let b = Bandwidth { message_bytes: 1 << 20, messages: 1024, seconds: 2.0, verified_bytes: 0, wrong_bytes: 0 };
+        let b = Bandwidth {
+            message_bytes: 1 << 20,
+            messages: 1024,
+            seconds: 2.0,
+            lost_messages: 0,
+            verified_bytes: 0,
+            wrong_bytes: 0,
+        };
         assert!((b.mib_per_second() - 512.0).abs() < 1e-9);
         assert!((b.gbit_per_second() - 4.294_967_296).abs() < 1e-9);
         assert_eq!(b.row().find('-'), Bandwidth::header().find("verified"));
+        let both = b.beside(&Bandwidth { messages: 1000, seconds: 4.0, lost_messages: 24, ..b });
+        assert!((both.mib_per_second() - 500.0).abs() < 1e-9, "what was lost does not count");
+        assert!(both.row().ends_with("-, 24 lost"));
         let wrong = Bandwidth { verified_bytes: 5, wrong_bytes: 2, ..b };
         assert!(wrong.row().ends_with("2 BYTES WRONG"));
     }
