@@ -1,6 +1,5 @@
 //! The completer: answers of the peer (IBTA 9.7.5, 9.7.6.1).
 
-use crate::time::Instant;
 use crate::transport::{Context, Qp, QpState, Refusal, SendOp, WcStatus};
 use crate::wire::{Aeth, Nak, Operation, Packet, Place, Psn, Syndrome};
 
@@ -183,7 +182,7 @@ impl Qp {
             self.req.reads = self.req.reads.saturating_sub(1);
         }
         self.rc_reap(cx);
-        self.rc_made_progress(cx.now);
+        self.rc_made_progress(cx, 1);
     }
 
     /// All before `end` has arrived, but for READs and atomics, which need an answer of their own (IBTA 9.7.5.1.2).
@@ -194,7 +193,7 @@ impl Qp {
         let before = self.req.una;
         self.rc_reap(cx);
         if self.req.una != before {
-            self.rc_made_progress(cx.now);
+            self.rc_made_progress(cx, self.req.una.minus(before.get()).get());
         }
     }
 
@@ -218,8 +217,9 @@ impl Qp {
         }
     }
 
-    /// Both budgets are full again, the timer starts anew, and what was answered need not be sent again.
-    fn rc_made_progress(&mut self, now: Instant) {
+    /// `psns` more are answered: both budgets are full again, the timer starts anew, and what was answered need not be sent again.
+    fn rc_made_progress(&mut self, cx: &Context<'_>, psns: u32) {
+        self.req.handle_answered(psns, cx.limits, self.attrs.path_mtu);
         self.req.retries_left = self.attrs.retry_count;
         self.req.rnr_retries_left = self.attrs.rnr_retry;
         self.req.asked_again = None;
@@ -230,7 +230,7 @@ impl Qp {
         if self.req.next.is_before(self.req.una) {
             self.rc_seek_una();
         }
-        self.rc_restart_timer(now);
+        self.rc_restart_timer(cx.now);
     }
 
     /// Credit only grows (IBTA 9.7.7.2.3): an older ACK that comes late takes none away.

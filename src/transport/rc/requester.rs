@@ -16,7 +16,7 @@ use crate::transport::send_queue::SendEntry;
 use crate::transport::{
     Burst, Context, Qp, QpAttributes, QpState, SendFlags, SendOp, TransportLimits, Wait, Waiting, WcStatus,
 };
-use crate::wire::{AtomicEth, Bth, HeaderBuf, Opcode, Operation, Place, Psn, Reth, Service, pad_count};
+use crate::wire::{AtomicEth, Bth, HeaderBuf, Opcode, Operation, PathMtu, Place, Psn, Reth, Service, pad_count};
 
 /// State of the sending half. See the module's text for the PSNs.
 #[derive(Debug, Default)]
@@ -51,7 +51,13 @@ pub(in crate::transport) struct Requester {
     pub(super) asked_again: Option<Psn>,
     /// After going back: all before this was sent before.
     pub(super) recovering: Option<Psn>,
+    /// After silence: PSNs that may be under way. Grows by what is answered, until it is no limit any more.
+    pub(super) cautious: Option<u32>,
 }
+
+/// PSNs that may be under way after silence. Perhaps nothing was lost and the peer is only slow: whole windows, again and again, would
+/// bury it. Its first answer tells how far it is.
+const CAUTIOUS_PACKETS: u32 = 16;
 
 impl Requester {
     /// At the start of a connection. `cursor` is the request to begin with.
@@ -73,7 +79,7 @@ impl Requester {
 
     /// The queue is empty up to `tail`: nothing is under way or timed any more.
     pub(in crate::transport) fn forget(&mut self, tail: u64) {
-        (self.timer, self.rnr_until, self.recovering, self.probing) = (None, None, None, None);
+        (self.timer, self.rnr_until, self.recovering, self.probing, self.cautious) = (None, None, None, None, None);
         (self.una, self.acked, self.next) = (self.sent, self.sent, self.sent);
         (self.cursor, self.offset, self.begun, self.reads) = (tail, 0, tail, 0);
     }
@@ -96,6 +102,23 @@ impl Requester {
     /// PSNs under way.
     pub(super) fn outstanding(&self) -> u32 {
         self.next.minus(self.una.get()).get()
+    }
+
+    /// PSNs that may be under way.
+    fn window(&self, limits: &TransportLimits, mtu: PathMtu) -> u32 {
+        let window = limits.window(mtu);
+        self.cautious.map_or(window, |cautious| cautious.min(window))
+    }
+
+    /// The peer was silent for too long.
+    pub(super) fn handle_silence(&mut self) {
+        self.cautious = Some(CAUTIOUS_PACKETS);
+    }
+
+    /// The peer has answered `psns` more.
+    pub(super) fn handle_answered(&mut self, psns: u32, limits: &TransportLimits, mtu: PathMtu) {
+        let grown = self.cautious.map(|cautious| cautious.saturating_add(psns));
+        self.cautious = grown.filter(|cautious| *cautious < limits.window(mtu));
     }
 
     /// Whether an answer is missing.
@@ -142,7 +165,7 @@ impl Qp {
         }
         let (_, psns) = self.rc_next_piece(entry, limits);
         let outstanding = req.outstanding();
-        if outstanding > 0 && outstanding + psns > limits.window(self.attrs.path_mtu) {
+        if outstanding > 0 && outstanding + psns > req.window(limits, self.attrs.path_mtu) {
             return Some(if req.recovering.is_some() { Wait::Loss } else { Wait::Window });
         }
         // Without credit one packet may go alone, to find out (IBTA 9.7.7.2.5).
@@ -333,7 +356,7 @@ impl Qp {
     /// Pushes packets of a SEND or WRITE: as many as the window and the burst take.
     fn rc_send_message(&mut self, cx: &mut Context<'_>, burst: &mut Burst, entry: &SendEntry) -> Step {
         let mtu = self.attrs.path_mtu.bytes();
-        let window = cx.limits.window(self.attrs.path_mtu);
+        let window = self.req.window(cx.limits, self.attrs.path_mtu);
         let packets = self.attrs.path_mtu.packets(entry.len);
         let first = Segment::of(entry, self.req.offset, packets, mtu);
         if !burst.fits(&self.attrs.av, first.header, first.payload) {

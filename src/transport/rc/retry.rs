@@ -35,6 +35,7 @@ impl Qp {
             if self.req.awaits() {
                 self.counters.local_ack_timeout_err += 1;
                 self.req.asked_again = None;
+                self.req.handle_silence();
                 self.rc_go_back(cx, WcStatus::RetryExceeded);
             }
         }
