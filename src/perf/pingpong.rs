@@ -27,6 +27,8 @@ const GRH_BYTES: u64 = 40;
 /// What stock programs fill their first message with.
 const FILL: u8 = 0x7b;
 const PAGE_BYTES: usize = 4096;
+/// 0.54 s, seven times: the peer may be a slow program on a busy machine, and nothing waits for a lost packet but a game.
+const ACK_TIMEOUT: u8 = 17;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
@@ -173,6 +175,7 @@ impl Player {
         let options = ConnectionOptions {
             source: Some(source),
             path_mtu: self.game.path_mtu,
+            timeout: ACK_TIMEOUT,
             access: Access::LOCAL_WRITE,
             max_rd_atomic: 1,
             ..ConnectionOptions::default()
