@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `stage` | namespaces, a cable, daemons; what they show of themselves |
 //! | `traffic` | verified traffic of every kind between two daemons, while something else goes on |
+//! | `crowd` | a hundred thousand idle queue pairs |
 //! | `deaths` | clients killed at any moment leave nothing behind |
 //! | `liars` | clients that lie, flood or never finish cost themselves only |
 //! | `endings` | SIGTERM, SIGKILL, SIGSTOP and SIGHUP in the middle of traffic |
@@ -16,6 +17,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod crowd;
 mod deaths;
 mod endings;
 mod flood;
