@@ -3,7 +3,7 @@
 //! Source: rdma-core, `libibverbs/examples/*_pingpong.c`. Each side keeps receives posted; the client sends first; each message
 //! received is answered by one. A side stops when it has sent and received as many as it was told; both must be told the same.
 //!
-//! Every byte is compared. A stock program sends its first message filled with [`FILL`], and from then on, as it receives into
+//! Every byte is compared. A stock program sends its first message filled with 0x7b, and from then on, as it receives into
 //! the buffer that it sends from, what it received last. Here message `i` has content of its own, in both roles; so what comes
 //! back to a client must be that, and what comes to a server what it sent last, or, from one of our kind, which echoes
 //! nothing, the content of the same number. Under `-c` pages begin with 0: it is what a stock server then looks for.

@@ -172,27 +172,27 @@ impl Daemon {
         std::fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// What it holds for its clients: descriptors but for the UDP sockets of its lanes, and mappings of shared memory.
+    /// What it holds for its clients: descriptors but for the UDP sockets of its lanes and the TCP sockets of who scrapes it, and
+    /// mappings of shared memory.
     pub(crate) fn holdings(&self) -> Holdings {
+        let metrics = self.metrics();
         let of = |name: &str| format!("/proc/{}/{name}", self.pid());
-        let lanes: Vec<String> = ["net/udp", "net/udp6"]
+        let open = std::fs::read_dir(of("fd")).unwrap().flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        let open: Vec<_> = open.collect();
+        // Only now, or a socket that came in between would be in no table.
+        let network: Vec<_> = ["net/udp", "net/udp6", "net/tcp", "net/tcp6"]
             .iter()
             .flat_map(|table| {
                 let table = std::fs::read_to_string(of(table)).unwrap();
-                let inode = |line: &str| Some(format!("socket:[{}]", line.split_whitespace().nth(9)?));
+                let inode = |line: &str| Some(PathBuf::from(format!("socket:[{}]", line.split_whitespace().nth(9)?)));
                 table.lines().skip(1).filter_map(inode).collect::<Vec<_>>()
             })
             .collect();
-        let descriptors = std::fs::read_dir(of("fd")).unwrap().flatten().filter(|fd| {
-            let target = std::fs::read_link(fd.path());
-            target.is_ok_and(|target| !lanes.contains(&target.to_string_lossy().into_owned()))
-        });
         let maps = std::fs::read_to_string(of("maps")).unwrap();
         let mappings = maps.lines().filter(|line| line.contains("/memfd:holdfast-")).count();
-        let metrics = self.metrics();
         let count = |what| metrics.total(what);
         Holdings {
-            descriptors: descriptors.count(),
+            descriptors: open.iter().filter(|target| !network.contains(target)).count(),
             mappings,
             clients: count("holdfast_clients"),
             queue_pairs: count("holdfast_queue_pairs"),

@@ -60,7 +60,7 @@ pub(crate) struct Traffic {
 /// How the connections are to be.
 pub(crate) fn options() -> ConnectionOptions {
     // A daemon that does not get a processor for a while is no loss.
-    ConnectionOptions { timeout: 17, ..ConnectionOptions::default() }
+    ConnectionOptions { timeout: 18, ..ConnectionOptions::default() }
 }
 
 impl Side {
