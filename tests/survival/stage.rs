@@ -177,22 +177,25 @@ impl Daemon {
     pub(crate) fn holdings(&self) -> Holdings {
         let metrics = self.metrics();
         let of = |name: &str| format!("/proc/{}/{name}", self.pid());
+        let network = || {
+            let inode = |line: &str| Some(PathBuf::from(format!("socket:[{}]", line.split_whitespace().nth(9)?)));
+            let tables = ["net/udp", "net/udp6", "net/tcp", "net/tcp6"];
+            let sockets = tables.iter().flat_map(|table| {
+                let table = std::fs::read_to_string(of(table)).unwrap();
+                table.lines().skip(1).filter_map(inode).collect::<Vec<_>>()
+            });
+            sockets.collect::<Vec<_>>()
+        };
+        // Before and after: a socket may come or go in between.
+        let mut ignored = network();
         let open = std::fs::read_dir(of("fd")).unwrap().flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
         let open: Vec<_> = open.collect();
-        // Only now, or a socket that came in between would be in no table.
-        let network: Vec<_> = ["net/udp", "net/udp6", "net/tcp", "net/tcp6"]
-            .iter()
-            .flat_map(|table| {
-                let table = std::fs::read_to_string(of(table)).unwrap();
-                let inode = |line: &str| Some(PathBuf::from(format!("socket:[{}]", line.split_whitespace().nth(9)?)));
-                table.lines().skip(1).filter_map(inode).collect::<Vec<_>>()
-            })
-            .collect();
+        ignored.extend(network());
         let maps = std::fs::read_to_string(of("maps")).unwrap();
         let mappings = maps.lines().filter(|line| line.contains("/memfd:holdfast-")).count();
         let count = |what| metrics.total(what);
         Holdings {
-            descriptors: open.iter().filter(|target| !network.contains(target)).count(),
+            descriptors: open.iter().filter(|target| !ignored.contains(target)).count(),
             mappings,
             clients: count("holdfast_clients"),
             queue_pairs: count("holdfast_queue_pairs"),
