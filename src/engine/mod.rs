@@ -46,9 +46,9 @@ pub use wheel::TimerWheel;
 use crate::memory::Memory;
 use crate::time::Instant;
 use crate::transport::{
-    BurstLimits, Completions, Context, Event, Qp, QpCounters, SharedReceiveQueues, TransportLimits,
+    Burst, BurstLimits, Completions, Context, Event, Qp, QpCounters, SharedReceiveQueues, TransportLimits,
 };
-use crate::wire::PathMtu;
+use crate::wire::{PathMtu, Qpn};
 use core::net::IpAddr;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -84,6 +84,8 @@ pub struct Engine {
     gsi: Option<u32>,
     owners: objects::Owners,
     ready: ReadyQueue,
+    /// Last ACKs of queue pairs that are gone, and whom they are for.
+    last_acks: VecDeque<(Qpn, Burst)>,
     timers: PathTimers,
     counters: EngineCounters,
     totals: totals::Totals,
@@ -145,6 +147,7 @@ impl Engine {
             gsi: None,
             owners: objects::Owners::default(),
             ready: ReadyQueue::default(),
+            last_acks: VecDeque::new(),
             timers: PathTimers::new(now),
             counters: EngineCounters::default(),
             totals: totals::Totals::default(),

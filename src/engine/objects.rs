@@ -164,11 +164,17 @@ impl Engine {
         attributes: &QpAttributes,
         mask: AttrMask,
     ) -> Result<(), QpError<ModifyError>> {
+        if mask.contains(AttrMask::STATE)
+            && matches!(attributes.state, QpState::Reset | QpState::Err)
+            && let Some(slot) = self.slot(qpn)
+        {
+            self.keep_last_ack(slot);
+        }
         self.with_qp(now, qpn, |qp, cx| qp.modify(cx, attributes, mask))
     }
 
-    /// Removes a queue pair with all that is in it. Its completions stay in their queues. Peers are told nothing: what they send from
-    /// now on is dropped as for an unknown queue pair, as a NIC does.
+    /// Removes a queue pair with all that is in it. Its completions stay in their queues. What it has completed is acknowledged; else
+    /// peers are told nothing: what they send from now on is dropped as for an unknown queue pair, as a NIC does.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
         let slot = self.slot(qpn).ok_or(ObjectError::UnknownQp(qpn))?;
         self.remove_slot(slot);
@@ -176,6 +182,7 @@ impl Engine {
     }
 
     fn remove_slot(&mut self, slot: u32) {
+        self.keep_last_ack(slot);
         let Some(mut entry) = self.qps.try_remove(slot as usize) else { return };
         self.totals.retire(slot, &mut entry);
         let Entry { mut qp, .. } = entry;

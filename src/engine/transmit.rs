@@ -16,15 +16,23 @@ impl Engine {
         self.now = self.now.max(now);
         // An ACK promises that what it acknowledges is in the client's memory.
         self.deliver_writes();
+        while let Some((peer, ack)) = self.last_acks.pop_front() {
+            burst.clear();
+            burst.push_raw(ack.flow(), ack.bytes());
+            if !self.stays_here(Some(peer), burst) {
+                self.count_leaving(burst);
+                return true;
+            }
+            self.loop_back(now, burst);
+        }
         let mut local_turns = LOCAL_TURNS;
         while local_turns > 0 {
             burst.clear();
             let Some(slot) = self.ready.pop() else { return false };
             let exchanged = self.exchange(now, slot);
             let filled = self.fill(now, slot, burst);
-            if filled && !self.stays_here(slot, burst) {
-                self.counters.transmitted_packets += u64::from(burst.packet_count());
-                self.counters.transmitted_bytes += burst.len_bytes() as u64;
+            if filled && !self.stays_here(self.peer_of(slot), burst) {
+                self.count_leaving(burst);
                 return true;
             }
             if filled {
@@ -49,9 +57,23 @@ impl Engine {
     }
 
     /// Whether a burst is for queue pairs of this engine. Those of other workers are reached through the port.
-    fn stays_here(&self, slot: u32, burst: &Burst) -> bool {
+    fn stays_here(&self, peer: Option<Qpn>, burst: &Burst) -> bool {
         self.is_ours(burst.flow().destination)
-            && (self.worker.is_only() || self.peer_of(slot).is_some_and(|qpn| self.worker.owns(qpn)))
+            && (self.worker.is_only() || peer.is_some_and(|qpn| self.worker.owns(qpn)))
+    }
+
+    fn count_leaving(&mut self, burst: &Burst) {
+        self.counters.transmitted_packets += u64::from(burst.packet_count());
+        self.counters.transmitted_bytes += burst.len_bytes() as u64;
+    }
+
+    /// Takes the ACK that a queue pair owes out of it, before it goes.
+    pub(super) fn keep_last_ack(&mut self, slot: u32) {
+        self.deliver_writes();
+        let now = self.timers.clock.at(self.now);
+        let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
+        let peer = qp.attributes().dest_qpn;
+        self.last_acks.extend(qp.take_last_ack(&mut self.shared.context(now)).map(|ack| (peer, ack)));
     }
 
     /// Whom a connection is with.

@@ -3,7 +3,10 @@
 use crate::pair::{CLIENT, Device, Pair};
 use holdfast::engine::{DropReason, ObjectError, QpError, Release};
 use holdfast::memory::Access;
-use holdfast::transport::{PostError, QpCapabilities, QpInit, QpType, RecvRequest, SendOp};
+use holdfast::time::Instant;
+use holdfast::transport::{
+    AttrMask, PostError, QpAttributes, QpCapabilities, QpInit, QpState, QpType, RecvRequest, SendOp, WcStatus,
+};
 use holdfast::wire::Qpn;
 
 #[test]
@@ -96,6 +99,52 @@ fn a_dead_client_leaves_nothing_and_its_peers_get_no_answer() {
     assert_eq!(pair.b.engine.counters().dropped(DropReason::UnknownQp), 1);
     assert!(pair.b.bursts(pair.now).is_empty());
     assert_eq!(pair.b.engine.poll_timeout(), None);
+}
+
+/// A program that has polled its last completion may destroy its queue pair at once.
+#[test]
+fn what_was_completed_is_acknowledged_though_its_queue_pair_goes_first() {
+    let ways: [fn(&mut Device, Qpn, Instant); 4] = [
+        |d, qpn, _| d.engine.destroy_qp(qpn).unwrap(),
+        |d, _, now| assert_eq!(d.engine.release(now, CLIENT), Release::Done),
+        |d, qpn, now| {
+            d.engine.modify_qp(now, qpn, &QpAttributes::to(QpState::Err), AttrMask::STATE).unwrap();
+        },
+        |d, qpn, now| {
+            d.engine.modify_qp(now, qpn, &QpAttributes::to(QpState::Reset), AttrMask::STATE).unwrap();
+        },
+    ];
+    for (n, go) in ways.into_iter().enumerate() {
+        let mut pair = Pair::new();
+        let (inbox, out) = (pair.b.sge(64, 8), pair.a.sge(0, 8));
+        pair.b.receive(pair.now, pair.qpn_b, 1, inbox);
+        pair.a.send(pair.now, pair.qpn_a, 2, SendOp::Send, out);
+        for frame in pair.a.bursts(pair.now).iter().flatten() {
+            pair.b.engine.handle_datagram(pair.now, &frame.datagram());
+        }
+        assert_eq!(pair.b.completions().len(), 1);
+        go(&mut pair.b, pair.qpn_b, pair.now);
+        let answers = pair.b.bursts(pair.now);
+        assert_eq!(answers.iter().flatten().count(), 1, "way {n}");
+        pair.a.engine.handle_datagram(pair.now, &answers[0][0].datagram());
+        assert_eq!(pair.a.completions()[0].status, WcStatus::Success, "way {n}");
+        assert!(pair.b.bursts(pair.now).is_empty());
+    }
+}
+
+/// The ACK of what came after a READ would say that the READ's answer was lost.
+#[test]
+fn a_queue_pair_that_goes_before_it_answers_a_read_acknowledges_nothing() {
+    let mut pair = Pair::new();
+    let (inbox, out, rkey) = (pair.b.sge(64, 8), pair.a.sge(0, 8), pair.b.keys.rkey);
+    pair.b.receive(pair.now, pair.qpn_b, 1, inbox);
+    pair.a.send(pair.now, pair.qpn_a, 2, SendOp::Read { va: 0, rkey }, out);
+    pair.a.send(pair.now, pair.qpn_a, 3, SendOp::Send, out);
+    for frame in pair.a.bursts(pair.now).iter().flatten() {
+        pair.b.engine.handle_datagram(pair.now, &frame.datagram());
+    }
+    pair.b.engine.destroy_qp(pair.qpn_b).unwrap();
+    assert!(pair.b.bursts(pair.now).is_empty());
 }
 
 #[test]

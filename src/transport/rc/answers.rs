@@ -2,7 +2,7 @@
 
 use super::responder::{Owed, Query, QueryKind, Run};
 use crate::transport::message::Fault;
-use crate::transport::{Burst, Context, Qp};
+use crate::transport::{Burst, BurstLimits, Context, Qp};
 use crate::wire::{Aeth, BTH_LEN, Bth, HeaderBuf, Opcode, Operation, Place, Psn, Reth, Service, Syndrome, pad_count};
 
 /// Bytes before the payload of an ACK, and of a READ response that is not in the middle.
@@ -33,6 +33,21 @@ impl Qp {
         if self.rc_push_ack(cx, burst, psn, syndrome) {
             self.resp.owed = Owed::Nothing;
         }
+    }
+
+    /// The ACK of what was completed, if one is owed, as a burst of its own: for a queue pair that goes before its next turn. Its
+    /// client has seen the messages arrive, so the peer must not be left to send them again to nobody.
+    pub fn take_last_ack(&mut self, cx: &mut Context<'_>) -> Option<Burst> {
+        // Behind a READ that stays without its answer, an ACK would say that the answer was lost.
+        let is_owed =
+            matches!(self.resp.owed, Owed::Ack | Owed::Later(_)) && !self.resp.queries.iter().any(|q| q.pending);
+        if !is_owed {
+            return None;
+        }
+        self.resp.owed = Owed::Ack;
+        let mut burst = Burst::new(BurstLimits { max_packets: 1, max_bytes: 64, ..BurstLimits::default() });
+        self.rc_send_answers(cx, &mut burst);
+        Some(burst)
     }
 
     /// Whether the ACK or NAK went into the burst.
