@@ -15,6 +15,7 @@
 //! | 0 | [`counters`] | every number that a worker publishes, in one table; lock-free |
 //! | 1 | [`memory`] | protection domains, regions, keys, bounds; ways to reach a client's bytes |
 //! | 2 | [`transport`] | RC, UC and UD queue pairs, completion and shared receive queues |
+//! | 3 | [`path`] | whether a path has light: hold, thaw, and what a controller announces |
 //! | 4 | [`engine`] | the device, still sans-I/O: joins all the above |
 //! | 5 | [`io`] | packet backends behind one `Port` trait |
 //! | 5 | [`ipc`] | the shared-memory ABI, the attach protocol, and the Rust client |
@@ -41,6 +42,7 @@ pub mod io;
 pub mod ipc;
 pub mod memory;
 pub mod metrics;
+pub mod path;
 pub mod perf;
 pub mod settings;
 pub mod time;

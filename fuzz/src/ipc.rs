@@ -10,6 +10,7 @@ use holdfast::ipc::protocol::{
 use holdfast::ipc::server::{Peer, Permissions, Server, ServerConfig, SessionId};
 use holdfast::ipc::shm::{Area, NewArea, Side};
 use holdfast::memory::Usage;
+use holdfast::path::HoldPolicy;
 use holdfast::time::Instant;
 use holdfast::transport::{Burst, BurstLimits, TransportLimits};
 use std::os::fd::{AsFd, OwnedFd};
@@ -84,6 +85,7 @@ impl House {
             qpn_seed: 1,
             burst: BurstLimits::default(),
             limits: TransportLimits::default(),
+            hold: HoldPolicy::default(),
         };
         let server = ServerConfig { device_name: "fuzz0".into(), firmware: "0".into(), node_guid: 0 };
         let mut server = Server::new(server, 1);

@@ -182,6 +182,13 @@ catalogue! {
     Counter "holdfast_local_messages_total": "Messages that two queue pairs of this daemon exchanged by one copy, without packets." { LocalMessages = "" }
     Counter "holdfast_local_bytes_total": "Bytes that two queue pairs of this daemon exchanged by one copy, without packets." { LocalBytes = "" }
 
+    // The dark.
+    Counter "holdfast_path_darks_total": "Times that a path to a peer went dark: announced, without a carrier, or silent." { PathDarks = "" }
+    Seconds "holdfast_path_dark_seconds_total": "Time for which paths that have light again were dark." { PathDarkNs = "" }
+    Counter "holdfast_path_probes_total": "Packets sent to find out whether a silent or dark path has light." { PathProbes = "" }
+    Counter "holdfast_path_lost_queue_pairs_total": "Queue pairs that failed because their path was dark for longer than hold_max." { PathLostQueuePairs = "" }
+    Gauge "holdfast_paths_dark": "Paths that are dark." { PathsDark = "" }
+
     // What exists now.
     Gauge "holdfast_queue_pairs": "Queue pairs that exist." { QueuePairs = "" }
     Gauge "holdfast_memory_regions": "Memory regions that are registered." { MemoryRegions = "" }

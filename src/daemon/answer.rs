@@ -198,6 +198,7 @@ const fn wait(wait: Wait) -> view::Wait {
         Wait::Fence => view::Wait::Fence,
         Wait::Stopped => view::Wait::Stopped,
         Wait::Application => view::Wait::Application,
+        Wait::Dark => view::Wait::Dark,
     }
 }
 

@@ -185,6 +185,11 @@ fn publish_engine(p: &mut Publisher, engine: &Engine) {
     p.set(Counter::LoopedPackets, c.looped_packets);
     p.set(Counter::LocalMessages, c.local_messages);
     p.set(Counter::LocalBytes, c.local_bytes);
+    p.set(Counter::PathDarks, c.path_darks);
+    p.set(Counter::PathDarkNs, c.path_dark_ns);
+    p.set(Counter::PathProbes, c.path_probes);
+    p.set(Counter::PathLostQueuePairs, c.path_lost_queue_pairs);
+    p.set(Counter::PathsDark, engine.dark_paths() as u64);
     p.set(Counter::QueuePairs, engine.qp_count() as u64);
     let memory = engine.memory().total_usage();
     p.set(Counter::MemoryRegions, memory.regions.into());

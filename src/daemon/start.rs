@@ -14,7 +14,8 @@ use crate::io::link::{LinkError, LinkWatcher};
 use crate::io::{self, Capabilities, Gso, Port, PortError, PortSettings};
 use crate::ipc::server::{Permissions, PortStatus, Server, ServerConfig};
 use crate::metrics::{MetricsError, MetricsServer};
-use crate::settings::{self, Backend, Driver, Listen, Poll, Settings, SettingsError, Switch};
+use crate::path::HoldPolicy;
+use crate::settings::{self, Backend, Driver, Hold, Listen, Poll, Settings, SettingsError, Switch};
 use crate::transport::TransportLimits;
 use crate::wire::DEFAULT_PKEY;
 use nix::errno::Errno;
@@ -262,8 +263,19 @@ fn engine(
             ack_delay: transport.ack_delay.duration(),
             port_mtu: served.path_mtu(settings),
         },
+        hold: hold_policy(&settings.hold),
     };
     Ok(Engine::new(config, clock.now()))
+}
+
+/// How paths are held in the dark.
+pub(super) fn hold_policy(hold: &Hold) -> HoldPolicy {
+    HoldPolicy {
+        enabled: hold.enabled,
+        detect: hold.detect.duration(),
+        hold_max: hold.hold_max.duration(),
+        probe_every: hold.probe_every.duration(),
+    }
 }
 
 /// Who worker `index` is: its queue pairs and the packets for them. Settings allow fewer than a QPN can name.

@@ -152,6 +152,7 @@ impl Supervisor<'_> {
                 let policy = start::poll_policy(&self.settings.workers);
                 for worker in orders {
                     worker.give(Order::Poll(policy));
+                    worker.give(Order::Hold(start::hold_policy(&self.settings.hold)));
                 }
                 info!(applied = ?reload.applied, "settings read again");
                 if !reload.needs_restart.is_empty() {

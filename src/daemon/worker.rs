@@ -15,6 +15,7 @@ use crate::counters::Publisher;
 use crate::engine::Engine;
 use crate::io::Port;
 use crate::ipc::server::{Permissions, PortStatus, Server};
+use crate::path::HoldPolicy;
 use crate::time::{Duration, Instant};
 use crate::transport::Burst;
 use crate::wire::Datagram;
@@ -31,6 +32,8 @@ pub(super) enum Order {
     Attach(OwnedFd, Permissions, Place),
     /// Poll by another policy.
     Poll(PollPolicy),
+    /// Hold paths by another policy.
+    Hold(HoldPolicy),
     /// The link has changed.
     Link(PortStatus),
     /// The addresses served have changed.
@@ -295,9 +298,10 @@ impl Worker {
                 self.clients.attach(now, socket, permissions, place, &self.waiter);
             }
             Order::Poll(policy) => self.poller.set_policy(policy),
+            Order::Hold(policy) => self.engine.set_hold_policy(policy),
             Order::Link(status) => {
                 self.clients.set_port(status);
-                self.engine.set_link(status.active, status.path_mtu);
+                self.engine.set_link(now, status.active, status.path_mtu);
             }
             Order::Addresses(addresses) => {
                 if let Err(error) = self.port.set_addresses(&addresses) {

@@ -77,6 +77,14 @@ pub struct EngineCounters {
     pub local_messages: u64,
     /// Their bytes.
     pub local_bytes: u64,
+    /// How often a path went dark.
+    pub path_darks: u64,
+    /// For how long paths that have light again were dark, in nanoseconds.
+    pub path_dark_ns: u64,
+    /// Packets sent to find out whether a silent or dark path has light.
+    pub path_probes: u64,
+    /// Queue pairs that failed because their path was dark for too long.
+    pub path_lost_queue_pairs: u64,
     dropped: [u64; DropReason::COUNT],
 }
 

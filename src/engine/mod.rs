@@ -16,17 +16,20 @@
 //! | `work` | posts and completions |
 //! | `receive` | which queue pair a packet is for, and whether it may come in |
 //! | `transmit` | whose turn it is to send; timers |
+//! | `paths` | which path a queue pair rides, and what hangs off each |
+//! | `holding` | the dark and the light: freeze, probe, thaw, give up |
 //! | `local` | queue pairs of one engine: one copy, no packets |
 //! | `totals` | what all queue pairs counted |
-//! | `qpn`, `ready`, `wheel`, `clock` | numbers, turns, deadlines |
+//! | `qpn`, `ready`, `wheel` | numbers, turns, deadlines |
 //!
 //! In the steady state nothing allocates.
 
-mod clock;
 mod counters;
 mod error;
+mod holding;
 mod local;
 mod objects;
+mod paths;
 mod qpn;
 mod ready;
 mod receive;
@@ -35,15 +38,16 @@ mod transmit;
 mod wheel;
 mod work;
 
-pub use clock::{PathClock, PathTimers};
 pub use counters::{DropReason, EngineCounters};
 pub use error::{ObjectError, QpError};
+pub use holding::{PathNotice, PathStatus};
 pub use objects::Release;
 pub use qpn::{QpnTable, Worker};
 pub use ready::ReadyQueue;
 pub use wheel::TimerWheel;
 
 use crate::memory::Memory;
+use crate::path::HoldPolicy;
 use crate::time::Instant;
 use crate::transport::{
     Burst, BurstLimits, Completions, Context, Event, Qp, QpCounters, SharedReceiveQueues, TransportLimits,
@@ -70,6 +74,8 @@ pub struct EngineConfig {
     pub burst: BurstLimits,
     /// How far a queue pair may go before it waits.
     pub limits: TransportLimits,
+    /// How paths are held in the dark.
+    pub hold: HoldPolicy,
 }
 
 /// One worker's RoCEv2 device. See the [room](self).
@@ -83,10 +89,12 @@ pub struct Engine {
     /// Slot of QP 1.
     gsi: Option<u32>,
     owners: objects::Owners,
-    ready: ReadyQueue,
+    paths: paths::Paths,
+    path_notices: VecDeque<PathNotice>,
+    /// Queue pairs that send one packet though their path is dark or silent.
+    probing: VecDeque<paths::Seat>,
     /// Last ACKs of queue pairs that are gone, and whom they are for.
     last_acks: VecDeque<(Qpn, Burst)>,
-    timers: PathTimers,
     counters: EngineCounters,
     totals: totals::Totals,
     /// The latest time that the driver told.
@@ -97,6 +105,7 @@ pub struct Engine {
 #[derive(Debug)]
 struct Entry {
     owner: u64,
+    seat: paths::Seat,
     qp: Box<Qp>,
     /// What the totals know of its counters.
     counted: QpCounters,
@@ -146,9 +155,10 @@ impl Engine {
             numbers: QpnTable::new(config.worker, config.qpn_seed),
             gsi: None,
             owners: objects::Owners::default(),
-            ready: ReadyQueue::default(),
+            paths: paths::Paths::new(config.hold, now),
+            path_notices: VecDeque::new(),
+            probing: VecDeque::new(),
             last_acks: VecDeque::new(),
-            timers: PathTimers::new(now),
             counters: EngineCounters::default(),
             totals: totals::Totals::default(),
             now,
@@ -201,11 +211,14 @@ impl Engine {
         &self.shared.limits
     }
 
-    /// The link went up or down, or carries another path MTU: tells the clients by an event, and limits datagrams.
-    pub fn set_link(&mut self, is_up: bool, path_mtu: PathMtu) {
+    /// The link went up or down, or carries another path MTU: tells the clients by an event, limits datagrams, and darkens all paths
+    /// while it is down.
+    pub fn set_link(&mut self, now: Instant, is_up: bool, path_mtu: PathMtu) {
+        self.now = self.now.max(now);
         self.shared.limits.port_mtu = path_mtu;
         if self.link_up != is_up {
             self.link_up = is_up;
+            self.handle_carrier(now, is_up);
             self.shared.events.push_back(if is_up { Event::PortActive } else { Event::PortErr });
         }
     }

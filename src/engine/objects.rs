@@ -1,10 +1,11 @@
 //! Queue pairs, completion queues and shared receive queues: made, looked at, removed; and the end of a client.
 
+use super::paths::{NEAR, Needs};
 use super::{Engine, Entry, ObjectError, QpError};
 use crate::memory::PdId;
 use crate::time::Instant;
 use crate::transport::{
-    AttrMask, CqId, ModifyError, Qp, QpAttributes, QpCounters, QpInit, QpState, QpType, SrqId, Waiting,
+    AttrMask, CqId, ModifyError, Qp, QpAttributes, QpCounters, QpInit, QpState, QpType, SrqId, Wait, Waiting,
 };
 use crate::wire::Qpn;
 
@@ -139,9 +140,8 @@ impl Engine {
         if gsi {
             self.gsi = Some(key);
         }
-        self.qps.insert(Entry { owner, qp: Box::new(qp), counted: QpCounters::default() });
-        self.ready.reserve(slot + 1);
-        self.timers.reserve(slot + 1);
+        let seat = self.paths.seat(NEAR, key).ok_or(ObjectError::NoNumber)?;
+        self.qps.insert(Entry { owner, seat, qp: Box::new(qp), counted: QpCounters::default() });
         Ok(qpn)
     }
 
@@ -170,7 +170,12 @@ impl Engine {
         {
             self.keep_last_ack(slot);
         }
-        self.with_qp(now, qpn, |qp, cx| qp.modify(cx, attributes, mask))
+        self.with_qp(now, qpn, |qp, cx| qp.modify(cx, attributes, mask))?;
+        if let Some(slot) = self.slot(qpn) {
+            self.ride(now, slot);
+            self.look_after(now, slot);
+        }
+        Ok(())
     }
 
     /// Removes a queue pair with all that is in it. Its completions stay in their queues. What it has completed is acknowledged; else
@@ -185,13 +190,12 @@ impl Engine {
         self.keep_last_ack(slot);
         let Some(mut entry) = self.qps.try_remove(slot as usize) else { return };
         self.totals.retire(slot, &mut entry);
-        let Entry { mut qp, .. } = entry;
-        let now = self.timers.clock.at(self.now);
+        let Entry { mut qp, seat, .. } = entry;
+        let now = self.paths.time(seat.path, self.now);
         // Gives back what it holds of a shared receive queue. RESET can be reached from anywhere.
         let reset = qp.modify(&mut self.shared.context(now), &QpAttributes::to(QpState::Reset), AttrMask::STATE);
         debug_assert!(reset.is_ok());
-        self.ready.remove(slot);
-        self.timers.set(slot, None);
+        self.paths.unseat(self.now, seat);
         if self.gsi == Some(slot) {
             self.gsi = None;
         } else {
@@ -227,8 +231,15 @@ impl Engine {
     /// What a queue pair waits for before it sends more.
     pub fn waits_for(&mut self, now: Instant, qpn: Qpn) -> Option<Waiting> {
         let slot = self.slot(qpn)?;
-        let now = self.timers.clock.at(now);
-        self.qps.get(slot as usize)?.qp.waits_for(&self.shared.context(now))
+        let Entry { qp, seat, .. } = self.qps.get(slot as usize)?;
+        let path = self.paths.get(seat.path)?;
+        let waiting = qp.waits_for(&self.shared.context(path.clock.at(now)))?;
+        if path.life.is_open() || waiting.reason == Wait::Application {
+            return Some(waiting);
+        }
+        let for_ = now.since(path.life.since());
+        let ends_in = path.life.policy().hold_max.saturating_sub(for_);
+        Some(Waiting { reason: Wait::Dark, waited: Some(for_), ends_in: Some(ends_in) })
     }
 
     #[inline]
@@ -276,13 +287,15 @@ impl Engine {
 
     /// Puts the queue pairs of a protection domain into the error state: memory that they promised to have written is not reachable.
     pub(super) fn fail_pd(&mut self, pd: PdId) {
-        let now = self.timers.clock.at(self.now);
-        for (slot, entry) in self.qps.iter_mut().filter(|(_, e)| e.qp.init().pd == pd) {
+        let now = self.now;
+        for (_, entry) in self.qps.iter_mut().filter(|(_, e)| e.qp.init().pd == pd) {
+            let path_now = self.paths.time(entry.seat.path, now);
             let failed =
-                entry.qp.modify(&mut self.shared.context(now), &QpAttributes::to(QpState::Err), AttrMask::STATE);
+                entry.qp.modify(&mut self.shared.context(path_now), &QpAttributes::to(QpState::Err), AttrMask::STATE);
             debug_assert!(failed.is_ok());
             self.shared.events.push_back(crate::transport::Event::QpFatal(entry.qp.qpn()));
-            self.timers.set(slot as u32, entry.qp.poll_timeout());
+            let needs = Needs { deadline: entry.qp.poll_timeout(), answer: false, turn: false };
+            self.paths.note(now, entry.seat, needs);
         }
     }
 }

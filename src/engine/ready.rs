@@ -46,6 +46,11 @@ impl ReadyQueue {
         }
     }
 
+    /// The first.
+    pub fn front(&self) -> Option<u32> {
+        (self.head != END).then_some(self.head)
+    }
+
     /// Takes the first.
     pub fn pop(&mut self) -> Option<u32> {
         let slot = self.head;

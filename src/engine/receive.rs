@@ -1,7 +1,9 @@
 //! Which queue pair a packet is for, and whether it may come in.
 
+use super::paths::{NEAR, Needs};
 use super::{DropReason, Engine, Entry};
 use crate::time::Instant;
+use crate::transport::Refusal;
 use crate::wire::icrc::{self, Verdict};
 use crate::wire::{Datagram, Ecn, Opcode, Operation, Packet, Qpn};
 
@@ -54,11 +56,14 @@ impl Engine {
             return self.take_cnp(packet.dest_qp(), datagram);
         }
         let slot = self.slot(packet.dest_qp()).ok_or(DropReason::UnknownQp)?;
-        let Entry { qp, .. } = self.qps.get_mut(slot as usize).ok_or(DropReason::UnknownQp)?;
-        let mut cx = self.shared.context(self.timers.clock.at(now));
-        let taken = qp.handle_packet(&mut cx, &packet, datagram);
-        self.timers.set(slot, qp.poll_timeout());
-        self.ready.push(slot);
+        let Entry { qp, seat, .. } = self.qps.get_mut(slot as usize).ok_or(DropReason::UnknownQp)?;
+        let seat = *seat;
+        let taken = qp.handle_packet(&mut self.shared.context(self.paths.time(seat.path, now)), &packet, datagram);
+        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
+        self.paths.note(now, seat, needs);
+        if seat.path != NEAR && !matches!(taken, Err(Refusal::Source | Refusal::Service | Refusal::Pkey)) {
+            self.hear(now, seat, packet.opcode().is_answer());
+        }
         taken.map_err(DropReason::Refused)
     }
 

@@ -1,7 +1,8 @@
 //! Whose turn it is to send; timers.
 
+use super::paths::{NEAR, Needs};
 use super::{Engine, Entry};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::transport::{Burst, Poll};
 use crate::wire::Qpn;
 
@@ -28,7 +29,7 @@ impl Engine {
         let mut local_turns = LOCAL_TURNS;
         while local_turns > 0 {
             burst.clear();
-            let Some(slot) = self.ready.pop() else { return false };
+            let Some(slot) = self.next_turn(now) else { return false };
             let exchanged = self.exchange(now, slot);
             let filled = self.fill(now, slot, burst);
             if filled && !self.stays_here(self.peer_of(slot), burst) {
@@ -44,16 +45,29 @@ impl Engine {
         false
     }
 
+    /// The queue pair whose turn it is: one that looks for the light, or the next of those who have it.
+    fn next_turn(&mut self, now: Instant) -> Option<u32> {
+        while let Some(seat) = self.probing.pop_front() {
+            if let Some(slot) = self.paths.slot(seat) {
+                return Some(slot);
+            }
+        }
+        let seat = self.paths.pop_turn()?;
+        if seat.path != NEAR {
+            self.enlighten(now, seat);
+        }
+        self.paths.slot(seat)
+    }
+
     /// Gives one queue pair its turn. If it sent it goes to the end of the queue: there may be more.
     fn fill(&mut self, now: Instant, slot: u32, burst: &mut Burst) -> bool {
-        let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return false };
-        let poll = qp.poll_transmit(&mut self.shared.context(self.timers.clock.at(now)), burst);
-        self.timers.set(slot, qp.poll_timeout());
+        let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return false };
+        let poll = qp.poll_transmit(&mut self.shared.context(self.paths.time(seat.path, now)), burst);
+        let filled = poll == Poll::Filled;
+        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: filled };
+        self.paths.note(now, *seat, needs);
         self.totals.note(slot);
-        if poll == Poll::Filled {
-            self.ready.push(slot);
-        }
-        poll == Poll::Filled
+        filled
     }
 
     /// Whether a burst is for queue pairs of this engine. Those of other workers are reached through the port.
@@ -70,8 +84,8 @@ impl Engine {
     /// Takes the ACK that a queue pair owes out of it, before it goes.
     pub(super) fn keep_last_ack(&mut self, slot: u32) {
         self.deliver_writes();
-        let now = self.timers.clock.at(self.now);
-        let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
+        let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return };
+        let now = self.paths.time(seat.path, self.now);
         let peer = qp.attributes().dest_qpn;
         self.last_acks.extend(qp.take_last_ack(&mut self.shared.context(now)).map(|ack| (peer, ack)));
     }
@@ -90,22 +104,16 @@ impl Engine {
         }
     }
 
-    /// Does what is due at `now`: ACK timeouts, ends of RNR waits, delayed ACKs.
+    /// Does what is due at `now`: ACK timeouts, ends of RNR waits, delayed ACKs; silence, probes and the end of patience of paths.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        while let Some(slot) = self.timers.pop_due(now) {
-            let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { continue };
-            let path_now = self.timers.clock.at(now);
-            qp.handle_timeout(&mut self.shared.context(path_now));
-            // What is due is done now; a deadline that stays in the past must not hold us here.
-            let soonest = path_now + Duration::from_nanos(1);
-            self.timers.set(slot, qp.poll_timeout().map(|deadline| deadline.max(soonest)));
-            self.ready.push(slot);
+        while let Some(path) = self.paths.pop_due(now) {
+            self.handle_path_timeout(now, path);
         }
     }
 
     /// When to call again though nothing arrives: the present, if somebody waits for a turn to send.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.ready.is_empty() { self.timers.next_check() } else { Some(self.now) }
+        if self.paths.is_idle() && self.probing.is_empty() { self.paths.next_check() } else { Some(self.now) }
     }
 }

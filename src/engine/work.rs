@@ -1,5 +1,6 @@
 //! Posts and completions.
 
+use super::paths::Needs;
 use super::{Engine, Entry, ObjectError, QpError};
 use crate::time::Instant;
 use crate::transport::{Completion, Context, CqId, Notice, PostError, Qp, RecvRequest, SendRequest, SrqId};
@@ -42,13 +43,20 @@ impl Engine {
     ) -> Result<T, QpError<E>> {
         self.now = self.now.max(now);
         let slot = self.slot(qpn).ok_or(QpError::Unknown(qpn))?;
-        let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return Err(QpError::Unknown(qpn)) };
-        let result = f(qp, &mut self.shared.context(self.timers.clock.at(now)));
+        let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return Err(QpError::Unknown(qpn)) };
+        let result = f(qp, &mut self.shared.context(self.paths.time(seat.path, now)));
         if result.is_ok() {
-            self.timers.set(slot, qp.poll_timeout());
-            self.ready.push(slot);
+            let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
+            self.paths.note(now, *seat, needs);
         }
         result.map_err(QpError::Refused)
+    }
+
+    /// Looks after a queue pair's timer and its turn.
+    pub(super) fn look_after(&mut self, now: Instant, slot: u32) {
+        let Some(Entry { qp, seat, .. }) = self.qps.get(slot as usize) else { return };
+        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
+        self.paths.note(now, *seat, needs);
     }
 
     /// Brings what was written to processes' memory there, and fails the queue pairs of a process whose memory is gone.

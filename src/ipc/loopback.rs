@@ -7,6 +7,7 @@
 use super::protocol::{Refusal, socket};
 use super::server::{Peer, Permissions, Server, ServerConfig, SessionId};
 use crate::engine::{Engine, EngineConfig, Worker};
+use crate::path::HoldPolicy;
 use crate::time::{Duration, Instant};
 use crate::transport::{Burst, BurstLimits, TransportLimits};
 use crate::wire::DEFAULT_PKEY;
@@ -226,6 +227,7 @@ impl Device {
             qpn_seed: u64::from(index),
             burst: BurstLimits::default(),
             limits: TransportLimits::default(),
+            hold: HoldPolicy::default(),
         };
         let server = ServerConfig {
             device_name: format!("loopback{}", index - 1),

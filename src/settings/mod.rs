@@ -37,6 +37,8 @@ pub struct Settings {
     pub workers: Workers,
     /// The RoCE transport.
     pub transport: Transport,
+    /// What happens in the dark.
+    pub hold: Hold,
     /// The programs that attach.
     pub clients: Clients,
     /// The control socket of the operator.
@@ -201,6 +203,34 @@ impl Default for Transport {
             max_unacked: Size::from_mib(1),
             max_read: Size::from_kib(256),
             ack_delay: Time::from_micros(100),
+        }
+    }
+}
+
+/// `[hold]`
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hold {
+    /// Whether queue pairs are held while their path is dark.
+    pub enabled: bool,
+    /// Silence for so long while answers are due is darkness.
+    #[serde(deserialize_with = "units::time::<_, {100 * US}, {60 * SECOND}>")]
+    pub detect: Time,
+    /// In the dark for longer, what waits fails.
+    #[serde(deserialize_with = "units::time::<_, {1_000 * US}, {86_400 * SECOND}>")]
+    pub hold_max: Time,
+    /// How often the light is looked for.
+    #[serde(deserialize_with = "units::time::<_, {50 * US}, {10 * SECOND}>")]
+    pub probe_every: Time,
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            detect: Time::from_micros(3_000),
+            hold_max: Time::from_secs(30),
+            probe_every: Time::from_micros(500),
         }
     }
 }

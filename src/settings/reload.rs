@@ -6,6 +6,10 @@ use super::Settings;
 pub const RELOADABLE: &[&str] = &[
     "workers.poll",
     "workers.spin_max",
+    "hold.enabled",
+    "hold.detect",
+    "hold.hold_max",
+    "hold.probe_every",
     "clients.max_clients",
     "clients.max_queue_pairs",
     "clients.max_memory_regions",

@@ -11,6 +11,7 @@
 //! | `finish` | completions, flush, the way into the error state |
 //! | `rc/requester` | which request goes when: window, credits, fence, READ pieces |
 //! | `rc/completer` | answers of the peer |
+//! | `rc/dark` | light after the dark: one packet asks how far the peer is |
 //! | `rc/retry` | timeouts, RNR waits, going back |
 //! | `rc/responder` | requests of the peer: order, duplicates, execution |
 //! | `rc/answers` | READ responses, ACKs, NAKs |

@@ -25,6 +25,8 @@ pub enum Wait {
     Stopped,
     /// The application has posted nothing.
     Application,
+    /// The path is dark.
+    Dark,
 }
 
 /// A wait, and how long.
@@ -49,6 +51,8 @@ pub enum Failure {
     PeerInvalidRequest,
     /// A request of the peer for memory that it may not reach.
     PeerAccess,
+    /// Its path was dark for longer than it is held.
+    Dark,
     /// Somebody modified it to ERR: its program, or the daemon for it.
     Modified,
 }
@@ -61,6 +65,9 @@ impl core::fmt::Display for Failure {
             Self::PeerInvalidRequest => f.write_str("the peer sent an invalid request"),
             Self::PeerAccess => {
                 f.write_str("the peer asked for memory that it may not reach (key, bounds or permission)")
+            }
+            Self::Dark => {
+                f.write_str("its path was dark for longer than hold_max: a send request ended with RETRY_EXC_ERR")
             }
             Self::Modified => f.write_str(
                 "brought to ERR by its program, or by the daemon: a work request without meaning, a completion queue \

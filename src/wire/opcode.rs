@@ -171,6 +171,15 @@ impl Opcode {
         }
     }
 
+    /// Whether it answers a request on RC: ACK, READ response or atomic answer.
+    #[inline]
+    pub const fn is_answer(self) -> bool {
+        matches!(
+            self.operation(),
+            Some(Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse(_))
+        )
+    }
+
     /// What it does; `None` if this byte has no meaning here (reserved, RD, XRC, FLUSH, ATOMIC WRITE, manufacturer).
     pub const fn operation(self) -> Option<Operation> {
         use Operation as O;

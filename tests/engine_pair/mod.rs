@@ -3,6 +3,7 @@
 
 use holdfast::engine::{Engine, EngineConfig, Worker};
 use holdfast::memory::{Access, Backing, Keys, Mapping, PdId, Sge};
+use holdfast::path::HoldPolicy;
 use holdfast::time::{Duration, Instant};
 use holdfast::transport::{
     AddressVector, AttrMask, Burst, BurstLimits, Completion, CqId, Data, QpAttributes, QpCapabilities, QpInit, QpState,
@@ -41,6 +42,7 @@ impl Device {
             qpn_seed: u64::from(host) << 16,
             burst: BurstLimits::default(),
             limits: TransportLimits::default(),
+            hold: HoldPolicy::default(),
         };
         let burst = Burst::new(config.burst);
         let mut engine = Engine::new(config, Instant::ZERO);

@@ -8,6 +8,7 @@ use crate::network::{Faults, Network, Tally};
 use crate::node::Node;
 use crate::rng::Rng;
 use holdfast::engine::{EngineConfig, Worker};
+use holdfast::path::HoldPolicy;
 use holdfast::time::{Duration, Instant};
 use holdfast::transport::{BurstLimits, Completion, IpIdRule, QpType, TransportLimits};
 use holdfast::wire::PathMtu;
@@ -202,6 +203,7 @@ impl World {
                 qpn_seed: (rng.below(1 << 20) << 4) + ((n as u64) << 22),
                 burst: plan.burst,
                 limits: TransportLimits::default(),
+                hold: HoldPolicy::default(),
             };
             let len = layouts[n].len().max(4096);
             let mut node = Node::new(&mut rng, config, len, now, plan.id_hidden);

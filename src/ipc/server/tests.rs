@@ -10,6 +10,7 @@ use crate::ipc::protocol::{
 };
 use crate::ipc::ring::copy_in;
 use crate::ipc::shm::{Area, Side};
+use crate::path::HoldPolicy;
 use crate::time::Duration;
 use crate::transport::{AttrMask, BurstLimits, TransportLimits};
 use crate::wire::DEFAULT_PKEY;
@@ -34,6 +35,7 @@ impl House {
             qpn_seed: 7,
             burst: BurstLimits::default(),
             limits: TransportLimits::default(),
+            hold: HoldPolicy::default(),
         };
         let server = ServerConfig { device_name: "test0".into(), firmware: "1".into(), node_guid: 1 };
         Self { engine: Engine::new(config, Instant::ZERO), server: Server::new(server, 1) }

@@ -19,6 +19,7 @@ impl Qp {
         if operation == Operation::Acknowledge && psn == self.req.una.minus(1) {
             return self.rc_handle_repeated_ack(cx, aeth);
         }
+        self.req.hear();
         let ahead = psn.distance(self.req.una);
         if ahead < 0 || ahead >= self.req.sent.distance(self.req.una) {
             return Err(Refusal::Ghost);
@@ -226,6 +227,7 @@ impl Qp {
         self.req.rnr_until = None;
         if self.req.recovering.is_some_and(|end| !self.req.una.is_before(end)) {
             self.req.recovering = None;
+            self.req.forgiven = 0;
         }
         if self.req.next.is_before(self.req.una) {
             self.rc_seek_una();

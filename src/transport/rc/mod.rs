@@ -2,6 +2,7 @@
 
 mod answers;
 mod completer;
+mod dark;
 mod requester;
 mod responder;
 mod retry;

@@ -51,6 +51,10 @@ pub(in crate::transport) struct Requester {
     pub(super) asked_again: Option<Psn>,
     /// After going back: all before this was sent before.
     pub(super) recovering: Option<Psn>,
+    /// One packet asks how far the peer is: all else waits for its answer.
+    asking: bool,
+    /// Sequence errors that cost no retry, until all lost in the dark has arrived.
+    pub(super) forgiven: u8,
     /// After silence: PSNs that may be under way. Grows by what is answered, until it is no limit any more.
     pub(super) cautious: Option<u32>,
 }
@@ -58,6 +62,9 @@ pub(in crate::transport) struct Requester {
 /// PSNs that may be under way after silence. Perhaps nothing was lost and the peer is only slow: whole windows, again and again, would
 /// bury it. Its first answer tells how far it is.
 const CAUTIOUS_PACKETS: u32 = 16;
+
+/// Sequence errors after the dark that are its doing: what was under way at its beginning and its end.
+const FORGIVEN: u8 = 3;
 
 impl Requester {
     /// At the start of a connection. `cursor` is the request to begin with.
@@ -80,6 +87,7 @@ impl Requester {
     /// The queue is empty up to `tail`: nothing is under way or timed any more.
     pub(in crate::transport) fn forget(&mut self, tail: u64) {
         (self.timer, self.rnr_until, self.recovering, self.probing, self.cautious) = (None, None, None, None, None);
+        (self.asking, self.forgiven) = (false, 0);
         (self.una, self.acked, self.next) = (self.sent, self.sent, self.sent);
         (self.cursor, self.offset, self.begun, self.reads) = (tail, 0, tail, 0);
     }
@@ -106,6 +114,9 @@ impl Requester {
 
     /// PSNs that may be under way.
     fn window(&self, limits: &TransportLimits, mtu: PathMtu) -> u32 {
+        if self.asking {
+            return 1;
+        }
         let window = limits.window(mtu);
         self.cautious.map_or(window, |cautious| cautious.min(window))
     }
@@ -113,6 +124,16 @@ impl Requester {
     /// The peer was silent for too long.
     pub(super) fn handle_silence(&mut self) {
         self.cautious = Some(CAUTIOUS_PACKETS);
+    }
+
+    /// All else waits for the answer to one packet.
+    pub(super) fn ask(&mut self) {
+        (self.asking, self.forgiven, self.asked_again) = (true, FORGIVEN, None);
+    }
+
+    /// The peer was heard.
+    pub(super) fn hear(&mut self) {
+        self.asking = false;
     }
 
     /// The peer has answered `psns` more.

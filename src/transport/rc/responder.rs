@@ -128,6 +128,13 @@ impl Responder {
         }
     }
 
+    /// Its delayed ACK is due at another time.
+    pub(super) fn move_delayed_ack(&mut self, moved: impl FnOnce(Instant) -> Instant) {
+        if let Some(at) = self.delayed_ack() {
+            self.owed = Owed::Later(moved(at));
+        }
+    }
+
     pub(super) fn ack_is_due(&mut self, now: Instant) {
         if self.delayed_ack().is_some_and(|at| at <= now) {
             self.owed = Owed::Ack;

@@ -64,8 +64,19 @@ impl Qp {
         }
     }
 
+    /// Goes back and lets one packet ask how far the peer is.
+    pub(super) fn rc_ask(&mut self) {
+        self.rc_rewind();
+        self.req.ask();
+    }
+
     /// Sends again from the oldest unanswered PSN, if the budget allows.
     pub(super) fn rc_go_back(&mut self, cx: &mut Context<'_>, exhausted: WcStatus) {
+        if let Some(left) = self.req.forgiven.checked_sub(1) {
+            self.req.forgiven = left;
+            self.rc_rewind();
+            return;
+        }
         match self.req.retries_left.checked_sub(1) {
             Some(left) => self.req.retries_left = left,
             None => {

@@ -1,0 +1,325 @@
+//! Hold and thaw: what darkness and light do to queue pairs.
+//!
+//! In the dark a path's clock stands and nobody on it has a turn; whoever posts or is posted to waits in the path's queues. At the
+//! light each queue pair that waits for an answer sends one packet that asks for it, and from what the answer says only what was lost
+//! goes again. They do so a few at a time, faster as answers come, so that a thousand of them make no incast.
+
+use super::paths::{NEAR, Needs, Path, Seat, soonest_after};
+use super::{Engine, Entry};
+use crate::path::{Action, DarkCause, HoldPolicy, PathChange, PathEvent, PathEventError, PathRecord, PathState};
+use crate::time::{Duration, Instant};
+use core::net::IpAddr;
+
+/// Queue pairs that go on at the light, at each answer after it, and when no answer comes.
+const THAW_FIRST: u32 = 16;
+const THAW_MORE: u32 = 2;
+const THAW_EVERY: Duration = Duration::from_micros(100);
+
+/// A path, for those who look at it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathStatus {
+    /// The peer's address.
+    pub peer: IpAddr,
+    /// Where in its life it is.
+    pub state: PathState,
+    /// Who says that it is dark.
+    pub cause: Option<DarkCause>,
+    /// For how long it has been in its state.
+    pub for_: Duration,
+    /// Queue pairs that ride it.
+    pub queue_pairs: u32,
+    /// How it is held.
+    pub policy: HoldPolicy,
+    /// What it has been through.
+    pub record: PathRecord,
+}
+
+/// A path went dark or has light again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathNotice {
+    /// It went dark.
+    Dark {
+        /// The peer's address.
+        peer: IpAddr,
+        /// Who says so.
+        cause: DarkCause,
+    },
+    /// There is light.
+    Light {
+        /// The peer's address.
+        peer: IpAddr,
+        /// How long it was dark.
+        dark: Duration,
+    },
+    /// What waited was failed.
+    Lost {
+        /// The peer's address.
+        peer: IpAddr,
+        /// Queue pairs that failed.
+        queue_pairs: u32,
+    },
+}
+
+// What is said of paths.
+impl Engine {
+    /// A controller's announcement: says how many paths it is for now. Who comes later is told too.
+    pub fn handle_path_event(&mut self, now: Instant, event: &PathEvent) -> Result<u32, PathEventError> {
+        self.now = self.now.max(now);
+        self.paths.ledger.handle_event(event)?;
+        let is_concerned = |path: &Path| path.peer.is_some_and(|peer| event.peers.contains(peer));
+        let concerned: Vec<u32> = self.paths.far().filter(|(_, path)| is_concerned(path)).map(|(id, _)| id).collect();
+        for &path in &concerned {
+            self.with_path(now, path, |path| path.life.handle_change(now, event.change));
+        }
+        Ok(concerned.len() as u32)
+    }
+
+    /// The carrier came or went: without one all paths are dark.
+    pub(super) fn handle_carrier(&mut self, now: Instant, is_up: bool) {
+        let all: Vec<u32> = self.paths.far().map(|(id, _)| id).collect();
+        for path in all {
+            self.with_path(now, path, |path| path.life.handle_carrier(now, is_up));
+        }
+    }
+
+    /// Changes how paths are held.
+    pub fn set_hold_policy(&mut self, policy: HoldPolicy) {
+        self.paths.set_policy(policy);
+    }
+
+    /// All paths that queue pairs ride.
+    pub fn paths(&self, now: Instant) -> impl Iterator<Item = PathStatus> {
+        self.paths.far().filter_map(move |(_, path)| status(now, path))
+    }
+
+    /// How many paths are dark.
+    pub fn dark_paths(&self) -> usize {
+        self.paths.far().filter(|(_, path)| !path.life.is_open()).count()
+    }
+
+    /// The path of a queue pair; `None` if it rides none that can be dark.
+    pub fn path_of(&self, now: Instant, qpn: crate::wire::Qpn) -> Option<PathStatus> {
+        let entry = self.qps.get(self.slot(qpn)? as usize)?;
+        status(now, self.paths.get(entry.seat.path)?)
+    }
+
+    /// What happened to paths since, oldest first.
+    pub fn poll_path_notice(&mut self) -> Option<PathNotice> {
+        self.path_notices.pop_front()
+    }
+}
+
+fn status(now: Instant, path: &Path) -> Option<PathStatus> {
+    Some(PathStatus {
+        peer: path.peer?,
+        state: path.life.state(),
+        cause: path.life.cause(),
+        for_: now.since(path.life.since()),
+        queue_pairs: path.members.len() as u32,
+        policy: *path.life.policy(),
+        record: *path.life.record(),
+    })
+}
+
+// Which path a queue pair rides.
+impl Engine {
+    /// Puts a queue pair whose attributes may have changed on the path to its peer.
+    pub(super) fn ride(&mut self, now: Instant, slot: u32) {
+        let Some(Entry { qp, seat, .. }) = self.qps.get(slot as usize) else { return };
+        let (old, to) = (*seat, qp.attributes().av.destination.to_canonical());
+        let is_far =
+            !qp.init().kind.is_datagram() && qp.state().receives() && !to.is_unspecified() && !self.is_ours(to);
+        let (path, is_new) = if is_far { self.paths.open(now, to) } else { (NEAR, false) };
+        if is_new {
+            self.tell_of_past(now, path, to);
+        }
+        if path == old.path {
+            return;
+        }
+        let Some(new) = self.paths.seat(path, slot) else { return };
+        let (was, is) = (self.paths.time(old.path, now), self.paths.time(path, now));
+        self.paths.unseat(now, old);
+        if let Some(entry) = self.qps.get_mut(slot as usize) {
+            entry.qp.handle_clock_change(was, is);
+            entry.seat = new;
+        }
+    }
+
+    /// A path begins as what was said before demands.
+    fn tell_of_past(&mut self, now: Instant, path: u32, peer: IpAddr) {
+        let past: Vec<PathChange> = self.paths.ledger.changes_for(peer).collect();
+        let is_up = self.link_up;
+        self.with_path(now, path, |path| {
+            for change in past {
+                path.life.handle_change(now, change);
+            }
+            if !is_up {
+                path.life.handle_carrier(now, false);
+            }
+        });
+    }
+}
+
+// What follows from it.
+impl Engine {
+    /// Tells a path something, and does what follows.
+    pub(super) fn with_path(&mut self, now: Instant, path: u32, tell: impl FnOnce(&mut Path)) {
+        let Some(on) = self.paths.get_mut(path) else { return };
+        tell(on);
+        self.follow(now, path);
+    }
+
+    /// A packet of the peer came.
+    #[inline]
+    pub(super) fn hear(&mut self, now: Instant, seat: Seat, is_answer: bool) {
+        let Some(path) = self.paths.get_mut(seat.path) else { return };
+        path.life.handle_packet(now, is_answer);
+        let is_calm = matches!(path.life.state(), PathState::Lit | PathState::Draining);
+        if !is_calm {
+            self.follow(now, seat.path);
+            if is_answer {
+                self.thaw_more(now, seat.path, THAW_MORE);
+            }
+        }
+    }
+
+    /// Does what a path wants done.
+    fn follow(&mut self, now: Instant, path: u32) {
+        while let Some(action) = self.paths.get_mut(path).and_then(|on| on.life.poll_action()) {
+            match action {
+                Action::Freeze(cause) => self.freeze(now, path, cause),
+                Action::Probe => self.probe(now, path),
+                Action::Thaw { dark } => self.thaw(now, path, dark),
+                Action::GiveUp => self.give_up(now, path),
+            }
+        }
+        self.paths.refresh(path, soonest_after(now));
+    }
+
+    fn freeze(&mut self, now: Instant, path: u32, cause: DarkCause) {
+        let Some(on) = self.paths.get_mut(path) else { return };
+        on.clock.stop(now);
+        on.darkness += 1;
+        on.thaws_at = None;
+        self.counters.path_darks += 1;
+        self.path_notices.extend(on.peer.map(|peer| PathNotice::Dark { peer, cause }));
+    }
+
+    /// Has one queue pair ask for an answer, in turn.
+    fn probe(&mut self, now: Instant, path: u32) {
+        let Some(on) = self.paths.get_mut(path) else { return };
+        let Some(member) = on.first_awaiting().or_else(|| on.first_ready()) else { return };
+        on.move_back(member);
+        let seat = Seat { path, member };
+        self.counters.path_probes += 1;
+        self.ask(now, seat);
+        self.probing.push_back(seat);
+    }
+
+    /// Has a queue pair send again, beginning with one packet that asks how far the peer is.
+    fn ask(&mut self, now: Instant, seat: Seat) {
+        let Some(slot) = self.paths.slot(seat) else { return };
+        let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
+        let path_now = self.paths.time(seat.path, now);
+        qp.handle_light(&mut self.shared.context(path_now));
+        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
+        self.paths.note(now, seat, needs);
+    }
+
+    fn thaw(&mut self, now: Instant, path: u32, dark: Duration) {
+        let Some(on) = self.paths.get_mut(path) else { return };
+        on.clock.start(now);
+        self.counters.path_dark_ns += u64::try_from(dark.as_nanos()).unwrap_or(u64::MAX);
+        self.path_notices.extend(on.peer.map(|peer| PathNotice::Light { peer, dark }));
+        self.thaw_more(now, path, THAW_FIRST);
+    }
+
+    /// Lets some more queue pairs that wait for an answer go on.
+    fn thaw_more(&mut self, now: Instant, path: u32, count: u32) {
+        for _ in 0..count {
+            let Some(on) = self.paths.get_mut(path).filter(|on| on.life.is_open()) else { return };
+            let next =
+                on.first_awaiting().filter(|m| on.members.get(*m as usize).is_some_and(|m| m.seen != on.darkness));
+            let Some(member) = next else {
+                on.thaws_at = None;
+                on.life.handle_thawed(now);
+                return;
+            };
+            on.thaws_at = Some(now + THAW_EVERY);
+            self.enlighten(now, Seat { path, member });
+        }
+    }
+
+    /// A queue pair that has not seen the light yet sees it. Whether it was so.
+    pub(super) fn enlighten(&mut self, now: Instant, seat: Seat) -> bool {
+        let Some(path) = self.paths.get_mut(seat.path) else { return false };
+        let darkness = path.darkness;
+        let Some(member) = path.members.get_mut(seat.member as usize).filter(|m| m.seen != darkness) else {
+            return false;
+        };
+        member.seen = darkness;
+        path.move_back(seat.member);
+        self.ask(now, seat);
+        true
+    }
+
+    /// Fails what waits for a peer that was in the dark for too long.
+    fn give_up(&mut self, now: Instant, path: u32) {
+        let Some(on) = self.paths.get(path) else { return };
+        let (peer, path_now) = (on.peer, on.clock.at(now));
+        let members: Vec<(Seat, u32)> =
+            on.members.iter().map(|(member, m)| (Seat { path, member: member as u32 }, m.slot)).collect();
+        let mut failed = 0;
+        for (seat, slot) in members {
+            let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { continue };
+            if !qp.handle_lost(&mut self.shared.context(path_now)) {
+                continue;
+            }
+            failed += 1;
+            let needs = Needs { deadline: qp.poll_timeout(), answer: false, turn: false };
+            self.paths.note(now, seat, needs);
+            self.totals.note(slot);
+        }
+        self.counters.path_lost_queue_pairs += u64::from(failed);
+        self.path_notices.extend(peer.map(|peer| PathNotice::Lost { peer, queue_pairs: failed }));
+        if let Some(on) = self.paths.get_mut(path) {
+            on.life.handle_given_up(now);
+        }
+    }
+
+    /// What is due on one path.
+    pub(super) fn handle_path_timeout(&mut self, now: Instant, path: u32) {
+        self.with_path(now, path, |on| {
+            if on.life.poll_timeout().is_some_and(|at| at <= now) {
+                on.life.handle_timeout(now);
+            }
+        });
+        if self.paths.get(path).and_then(|on| on.thaws_at).is_some_and(|at| at <= now) {
+            self.thaw_more(now, path, THAW_FIRST);
+        }
+        while let Some(member) = self.paths.get_mut(path).and_then(|on| on.pop_due(now)) {
+            self.handle_member_timeout(now, Seat { path, member });
+        }
+        self.paths.refresh(path, soonest_after(now));
+    }
+
+    fn handle_member_timeout(&mut self, now: Instant, seat: Seat) {
+        if self.enlighten(now, seat) {
+            return;
+        }
+        let Some(slot) = self.paths.slot(seat) else { return };
+        let Some(on) = self.paths.get(seat.path) else { return };
+        let path_now = on.clock.at(now);
+        let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
+        let unheard = qp.timed_out_after(path_now).is_some_and(|waited| on.life.is_silent_for(now, waited));
+        if unheard {
+            // Nothing was heard of anybody there meanwhile: that is no news of this queue pair.
+            qp.handle_light(&mut self.shared.context(path_now));
+        } else {
+            qp.handle_timeout(&mut self.shared.context(path_now));
+        }
+        let deadline = qp.poll_timeout().map(|deadline| deadline.max(soonest_after(path_now)));
+        let needs = Needs { deadline, answer: qp.awaits_answer(), turn: true };
+        self.paths.note(now, seat, needs);
+    }
+}

@@ -1,0 +1,318 @@
+//! The paths that queue pairs ride: whose turn it is to send, timers, and who waits for an answer, each by path. So the dark freezes
+//! all queue pairs of a path in one step, however many they are.
+
+use super::ready::ReadyQueue;
+use super::wheel::TimerWheel;
+use crate::path::{HoldPolicy, Ledger, Life, PathClock};
+use crate::time::{Duration, Instant};
+use core::net::IpAddr;
+use slab::Slab;
+use std::collections::HashMap;
+
+/// The path of datagrams, and of queue pairs that have no peer yet or one of this engine: it is never dark.
+pub(super) const NEAR: u32 = 0;
+
+/// Which path a queue pair rides, and its place there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Seat {
+    pub(super) path: u32,
+    pub(super) member: u32,
+}
+
+/// A queue pair of a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) slot: u32,
+    /// The darkness of the path that it knows of.
+    pub(super) seen: u64,
+}
+
+/// What a queue pair needs after a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// When it is to be called, in path time.
+    pub(super) deadline: Option<Instant>,
+    /// Whether an answer of the peer is due.
+    pub(super) answer: bool,
+    /// Whether it may have something to send.
+    pub(super) turn: bool,
+}
+
+/// One path.
+#[derive(Debug)]
+pub(super) struct Path {
+    /// The peer's address; `None` for the near path.
+    pub(super) peer: Option<IpAddr>,
+    pub(super) life: Life,
+    pub(super) clock: PathClock,
+    pub(super) members: Slab<Member>,
+    wheel: TimerWheel,
+    ready: ReadyQueue,
+    /// Who waits for an answer; those first whom the light has not reached yet.
+    awaiting: ReadyQueue,
+    /// Counts darknesses.
+    pub(super) darkness: u64,
+    /// When the next queue pairs go on, while it thaws.
+    pub(super) thaws_at: Option<Instant>,
+}
+
+impl Path {
+    fn new(peer: Option<IpAddr>, policy: HoldPolicy, now: Instant) -> Self {
+        Self {
+            peer,
+            life: Life::new(policy, now),
+            clock: PathClock::default(),
+            members: Slab::new(),
+            wheel: TimerWheel::new(now),
+            ready: ReadyQueue::default(),
+            awaiting: ReadyQueue::default(),
+            darkness: 0,
+            thaws_at: None,
+        }
+    }
+
+    /// The oldest member that waits for an answer.
+    pub(super) fn first_awaiting(&self) -> Option<u32> {
+        self.awaiting.front()
+    }
+
+    /// The member whose turn is next.
+    pub(super) fn first_ready(&self) -> Option<u32> {
+        self.ready.front()
+    }
+
+    /// Moves a member that waits for an answer behind all others.
+    pub(super) fn move_back(&mut self, member: u32) {
+        if self.awaiting.remove(member) {
+            self.awaiting.push(member);
+        }
+    }
+
+    /// When to look after it, in the engine's time.
+    fn next_check(&self) -> Option<Instant> {
+        let timers = self.wheel.next_check().and_then(|at| self.clock.when(at));
+        [timers, self.life.poll_timeout(), self.thaws_at].into_iter().flatten().min()
+    }
+
+    /// A queue pair whose deadline has come: its member number.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        self.clock.when(Instant::ZERO)?;
+        self.wheel.pop_due(self.clock.at(now))
+    }
+}
+
+/// All paths of an engine.
+#[derive(Debug)]
+pub(super) struct Paths {
+    table: Slab<Path>,
+    by_peer: HashMap<IpAddr, u32>,
+    /// Lit paths on which somebody has something to send.
+    turns: ReadyQueue,
+    /// When to look after each path.
+    deadlines: TimerWheel,
+    pub(super) ledger: Ledger,
+    policy: HoldPolicy,
+}
+
+impl Paths {
+    pub(super) fn new(policy: HoldPolicy, now: Instant) -> Self {
+        let mut table = Slab::new();
+        table.insert(Path::new(None, HoldPolicy { enabled: false, ..policy }, now));
+        let (turns, deadlines) = (ReadyQueue::default(), TimerWheel::new(now));
+        let mut paths = Self { table, by_peer: HashMap::new(), turns, deadlines, ledger: Ledger::default(), policy };
+        paths.reserve();
+        paths
+    }
+
+    /// Makes room, so that what comes later allocates nothing.
+    fn reserve(&mut self) {
+        self.turns.reserve(self.table.len());
+        self.deadlines.reserve(self.table.len());
+    }
+
+    pub(super) fn get(&self, path: u32) -> Option<&Path> {
+        self.table.get(path as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, path: u32) -> Option<&mut Path> {
+        self.table.get_mut(path as usize)
+    }
+
+    /// The path to a peer, if queue pairs ride it.
+    pub(super) fn of_peer(&self, peer: IpAddr) -> Option<u32> {
+        self.by_peer.get(&peer).copied()
+    }
+
+    /// All but the near one.
+    pub(super) fn far(&self) -> impl Iterator<Item = (u32, &Path)> {
+        self.table.iter().map(|(id, path)| (id as u32, path)).filter(|(id, _)| *id != NEAR)
+    }
+
+    /// Changes how paths are held, of now and later ones.
+    pub(super) fn set_policy(&mut self, policy: HoldPolicy) {
+        self.policy = policy;
+        for (_, path) in self.table.iter_mut().filter(|(id, _)| *id != NEAR as usize) {
+            path.life.set_policy(policy);
+        }
+    }
+
+    /// The path to a peer, made if there is none; and whether it was made.
+    pub(super) fn open(&mut self, now: Instant, peer: IpAddr) -> (u32, bool) {
+        if let Some(path) = self.of_peer(peer) {
+            return (path, false);
+        }
+        let path = self.table.insert(Path::new(Some(peer), self.policy, now)) as u32;
+        self.by_peer.insert(peer, path);
+        self.reserve();
+        (path, true)
+    }
+
+    /// Puts a queue pair on a path.
+    pub(super) fn seat(&mut self, path: u32, slot: u32) -> Option<Seat> {
+        let on = self.get_mut(path)?;
+        let member = on.members.insert(Member { slot, seen: on.darkness }) as u32;
+        let room = on.members.len().max(member as usize + 1);
+        on.wheel.reserve(room);
+        on.ready.reserve(room);
+        on.awaiting.reserve(room);
+        Some(Seat { path, member })
+    }
+
+    /// Takes a queue pair off its path. A path without queue pairs goes: what is announced of it stands in the ledger.
+    pub(super) fn unseat(&mut self, now: Instant, seat: Seat) {
+        let Some(path) = self.get_mut(seat.path) else { return };
+        path.members.try_remove(seat.member as usize);
+        path.wheel.set(seat.member, None);
+        path.ready.remove(seat.member);
+        path.awaiting.remove(seat.member);
+        if path.members.is_empty() && seat.path != NEAR {
+            self.turns.remove(seat.path);
+            self.deadlines.set(seat.path, None);
+            if let Some(peer) = self.table.try_remove(seat.path as usize).and_then(|path| path.peer) {
+                self.by_peer.remove(&peer);
+            }
+            return;
+        }
+        let awaits = !path.awaiting.is_empty();
+        path.life.handle_awaiting(now, awaits);
+        if path.ready.is_empty() {
+            self.turns.remove(seat.path);
+        }
+    }
+
+    /// The time on a path.
+    pub(super) fn time(&self, path: u32, now: Instant) -> Instant {
+        self.get(path).map_or(now, |path| path.clock.at(now))
+    }
+
+    /// The queue pair that rides there.
+    pub(super) fn slot(&self, seat: Seat) -> Option<u32> {
+        self.get(seat.path)?.members.get(seat.member as usize).map(|member| member.slot)
+    }
+
+    /// Notes what a queue pair needs.
+    #[inline]
+    pub(super) fn note(&mut self, now: Instant, seat: Seat, needs: Needs) {
+        let Some(path) = self.table.get_mut(seat.path as usize) else { return };
+        path.wheel.set(seat.member, needs.deadline);
+        if seat.path != NEAR {
+            if needs.answer {
+                path.awaiting.push(seat.member);
+            } else {
+                path.awaiting.remove(seat.member);
+            }
+            let awaits = !path.awaiting.is_empty();
+            path.life.handle_awaiting(now, awaits);
+        }
+        if needs.turn {
+            path.ready.push(seat.member);
+            if path.life.is_open() {
+                self.turns.push(seat.path);
+            }
+        }
+        self.deadlines.set(seat.path, path.next_check());
+    }
+
+    /// Looks anew whether a path may send, and when it is due.
+    pub(super) fn refresh(&mut self, path: u32, not_before: Instant) {
+        let Some(on) = self.table.get(path as usize) else { return };
+        if on.life.is_open() && !on.ready.is_empty() {
+            self.turns.push(path);
+        } else {
+            self.turns.remove(path);
+        }
+        self.deadlines.set(path, on.next_check().map(|at| at.max(not_before)));
+    }
+
+    /// The queue pair whose turn it is. Paths take turns, and on each its queue pairs.
+    pub(super) fn pop_turn(&mut self) -> Option<Seat> {
+        while let Some(path) = self.turns.pop() {
+            let Some(on) = self.table.get_mut(path as usize) else { continue };
+            let member = on.ready.pop();
+            if !on.ready.is_empty() {
+                self.turns.push(path);
+            }
+            if let Some(member) = member {
+                return Some(Seat { path, member });
+            }
+        }
+        None
+    }
+
+    /// Whether nobody waits for a turn that may have one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// A path that is due.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        self.deadlines.pop_due(now)
+    }
+
+    /// When the first path is due.
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.deadlines.next_check()
+    }
+}
+
+/// After what is due was done, the soonest that it can be due again: a deadline that stays in the past must not hold us.
+pub(super) fn soonest_after(now: Instant) -> Instant {
+    now + Duration::from_nanos(1)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::path::PathChange;
+    use core::net::Ipv4Addr;
+
+    #[test]
+    fn the_dark_holds_every_timer_and_turn_of_a_path_and_of_no_other() {
+        let ms = |n: u64| Instant::from_ns(n * 1_000_000);
+        let mut paths = Paths::new(HoldPolicy::default(), ms(0));
+        let [dark, lit] = [1, 2].map(|n| paths.open(ms(0), Ipv4Addr::new(198, 18, 0, n).into()).0);
+        let needs = Needs { deadline: Some(ms(10)), answer: false, turn: true };
+        for slot in 0..1000 {
+            let seat = paths.seat(dark, slot).unwrap();
+            paths.note(ms(0), seat, needs);
+        }
+        let other = paths.seat(lit, 1000).unwrap();
+        paths.note(ms(0), other, needs);
+        let path = paths.get_mut(dark).unwrap();
+        path.life.handle_change(ms(9), PathChange::Down);
+        path.clock.stop(ms(9));
+        paths.refresh(dark, ms(9));
+        assert_eq!(std::iter::from_fn(|| paths.pop_turn()).collect::<Vec<_>>(), [other]);
+        assert_eq!(paths.get_mut(dark).unwrap().pop_due(ms(5_000)), None);
+        assert_eq!(paths.get_mut(lit).unwrap().pop_due(ms(11)), Some(0));
+        let path = paths.get_mut(dark).unwrap();
+        path.life.handle_change(ms(5_000), PathChange::Up);
+        path.clock.start(ms(5_000));
+        paths.refresh(dark, ms(5_000));
+        assert_eq!(std::iter::from_fn(|| paths.pop_turn()).count(), 1000);
+        let path = paths.get_mut(dark).unwrap();
+        assert_eq!(path.pop_due(Instant::from_ns(ms(5_001).as_ns() - 1)), None);
+        assert_eq!(std::iter::from_fn(|| path.pop_due(ms(5_002))).count(), 1000);
+    }
+}

@@ -1,0 +1,46 @@
+//! The dark: what a queue pair does when its path has light again, or never will.
+
+use crate::time::{Duration, Instant};
+use crate::transport::{Context, Failure, Qp, QpState, QpType, WcStatus};
+
+impl Qp {
+    /// Whether an answer of the peer is due: silence means something then.
+    #[inline]
+    pub fn awaits_answer(&self) -> bool {
+        self.req.awaits() && self.req.rnr_until.is_none() && matches!(self.state(), QpState::Rts | QpState::Sqd)
+    }
+
+    /// There may be light again, after packets were lost without a trace. Asks with one packet, the oldest unanswered one, how far
+    /// the peer is; its answer says what is to be sent again. Costs no retry: the peer was not asked.
+    pub fn handle_light(&mut self, cx: &mut Context<'_>) {
+        if self.init.kind == QpType::Rc && self.awaits_answer() {
+            self.rc_ask();
+            self.rc_arm_timer(cx.now);
+        }
+    }
+
+    /// There will be no light: what waits fails as when a peer does not answer (IBV_WC_RETRY_EXC_ERR). Whether anything did.
+    pub fn handle_lost(&mut self, cx: &mut Context<'_>) -> bool {
+        let waits =
+            self.init.kind == QpType::Rc && !self.sq.is_empty() && matches!(self.state(), QpState::Rts | QpState::Sqd);
+        if waits {
+            self.counters.retry_exceeded_err += 1;
+            self.failure.get_or_insert(Failure::Dark);
+            self.fail_send(cx, WcStatus::RetryExceeded, 0);
+        }
+        waits
+    }
+
+    /// How long its ACK timer ran, if it has run out.
+    pub fn timed_out_after(&self, now: Instant) -> Option<Duration> {
+        self.req.timer.filter(|at| *at <= now).and_then(|_| self.rc_ack_timeout())
+    }
+
+    /// It rides another path, whose clock shows something else at the same moment.
+    pub fn handle_clock_change(&mut self, was: Instant, is: Instant) {
+        let moved = |at: Instant| is + at.since(was);
+        self.req.timer = self.req.timer.map(moved);
+        self.req.rnr_until = self.req.rnr_until.map(moved);
+        self.resp.move_delayed_ack(moved);
+    }
+}
