@@ -132,6 +132,7 @@ catalogue! {
         DropPkey = "pkey",
         DropQkey = "qkey",
         DropCnp = "cnp",
+        DropHeartbeat = "heartbeat",
         DropGhost = "ghost",
         DropBadResponse = "bad_response",
         DropOutOfSequence = "out_of_sequence",

@@ -132,6 +132,7 @@ const fn drop_counter(reason: DropReason) -> Counter {
         DropReason::NotOurs => Counter::DropNotOurs,
         DropReason::UnknownQp => Counter::DropUnknownQp,
         DropReason::Cnp => Counter::DropCnp,
+        DropReason::Heartbeat => Counter::DropHeartbeat,
         DropReason::Refused(refusal) => match refusal {
             Refusal::State => Counter::DropQpState,
             Refusal::Source => Counter::DropWrongSource,

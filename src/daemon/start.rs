@@ -262,6 +262,7 @@ fn engine(
             max_read_bytes: transport.max_read.bytes() as u32,
             ack_delay: transport.ack_delay.duration(),
             port_mtu: served.path_mtu(settings),
+            ..TransportLimits::default()
         },
         hold: hold_policy(&settings.hold),
     };

@@ -15,13 +15,15 @@ pub enum DropReason {
     UnknownQp,
     /// A congestion notification from somebody who is not the peer of the queue pair that it names.
     Cnp,
+    /// An answer to a heartbeat that was not sent, or not to there.
+    Heartbeat,
     /// The queue pair refused it.
     Refused(Refusal),
 }
 
 impl DropReason {
     /// The reasons of the engine itself.
-    const OWN: [Self; 5] = [Self::Malformed, Self::Icrc, Self::NotOurs, Self::UnknownQp, Self::Cnp];
+    const OWN: [Self; 6] = [Self::Malformed, Self::Icrc, Self::NotOurs, Self::UnknownQp, Self::Cnp, Self::Heartbeat];
     /// How many reasons there are.
     pub const COUNT: usize = Self::OWN.len() + Refusal::ALL.len();
 
@@ -38,6 +40,7 @@ impl DropReason {
             Self::NotOurs => "not_ours",
             Self::UnknownQp => "unknown_qp",
             Self::Cnp => "cnp",
+            Self::Heartbeat => "heartbeat",
             Self::Refused(refusal) => refusal.name(),
         }
     }
@@ -49,6 +52,7 @@ impl DropReason {
             Self::NotOurs => 2,
             Self::UnknownQp => 3,
             Self::Cnp => 4,
+            Self::Heartbeat => 5,
             Self::Refused(refusal) => Self::OWN.len() + refusal as usize,
         }
     }

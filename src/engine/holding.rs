@@ -15,6 +15,12 @@ const THAW_FIRST: u32 = 16;
 const THAW_MORE: u32 = 2;
 const THAW_EVERY: Duration = Duration::from_micros(100);
 
+/// Losses without progress that cost a queue pair no retry where paths are held: a flicker that is too short to be found out costs a
+/// queue pair no more than one that is.
+pub(super) const fn pardons(hold: &HoldPolicy) -> u8 {
+    if hold.enabled { 3 } else { 0 }
+}
+
 /// A path, for those who look at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStatus {
@@ -84,6 +90,7 @@ impl Engine {
 
     /// Changes how paths are held.
     pub fn set_hold_policy(&mut self, policy: HoldPolicy) {
+        self.shared.limits.pardons = pardons(&policy);
         self.paths.set_policy(policy);
     }
 
@@ -169,16 +176,21 @@ impl Engine {
         self.follow(now, path);
     }
 
+    /// The peer's host says that it is alive.
+    pub(super) fn hear_host(&mut self, now: Instant, path: u32) {
+        self.with_path(now, path, |on| on.life.handle_alive(now));
+    }
+
     /// A packet of the peer came.
     #[inline]
-    pub(super) fn hear(&mut self, now: Instant, seat: Seat, is_answer: bool) {
-        let Some(path) = self.paths.get_mut(seat.path) else { return };
-        path.life.handle_packet(now, is_answer);
-        let is_calm = matches!(path.life.state(), PathState::Lit | PathState::Draining);
+    pub(super) fn hear(&mut self, now: Instant, path: u32, is_answer: bool) {
+        let Some(on) = self.paths.get_mut(path) else { return };
+        on.life.handle_packet(now, is_answer);
+        let is_calm = matches!(on.life.state(), PathState::Lit | PathState::Draining);
         if !is_calm {
-            self.follow(now, seat.path);
+            self.follow(now, path);
             if is_answer {
-                self.thaw_more(now, seat.path, THAW_MORE);
+                self.thaw_more(now, path, THAW_MORE);
             }
         }
     }
@@ -207,21 +219,28 @@ impl Engine {
 
     /// Has one queue pair ask for an answer, in turn.
     fn probe(&mut self, now: Instant, path: u32) {
+        self.counters.path_probes += 1;
+        self.ask_host(now, path);
         let Some(on) = self.paths.get_mut(path) else { return };
         let Some(member) = on.first_awaiting().or_else(|| on.first_ready()) else { return };
+        let is_dark = !on.life.is_open();
         on.move_back(member);
         let seat = Seat { path, member };
-        self.counters.path_probes += 1;
-        self.ask(now, seat);
+        self.ask(now, seat, is_dark);
         self.probing.push_back(seat);
     }
 
-    /// Has a queue pair send again, beginning with one packet that asks how far the peer is.
-    fn ask(&mut self, now: Instant, seat: Seat) {
+    /// Has a queue pair send again, beginning with one packet that asks how far the peer is; `anew` if its ACK timer starts anew too.
+    fn ask(&mut self, now: Instant, seat: Seat, anew: bool) {
         let Some(slot) = self.paths.slot(seat) else { return };
         let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
         let path_now = self.paths.time(seat.path, now);
-        qp.handle_light(&mut self.shared.context(path_now));
+        let mut cx = self.shared.context(path_now);
+        if anew {
+            qp.handle_light(&mut cx);
+        } else {
+            qp.handle_doubt(&mut cx);
+        }
         let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
         self.paths.note(now, seat, needs);
     }
@@ -259,7 +278,7 @@ impl Engine {
         };
         member.seen = darkness;
         path.move_back(seat.member);
-        self.ask(now, seat);
+        self.ask(now, seat, true);
         true
     }
 
@@ -311,7 +330,8 @@ impl Engine {
         let Some(on) = self.paths.get(seat.path) else { return };
         let path_now = on.clock.at(now);
         let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
-        let unheard = qp.timed_out_after(path_now).is_some_and(|waited| on.life.is_silent_for(now, waited));
+        let timed_out = qp.timed_out_after(path_now);
+        let unheard = timed_out.is_some_and(|waited| on.life.is_silent_for(now, waited));
         if unheard {
             // Nothing was heard of anybody there meanwhile: that is no news of this queue pair.
             qp.handle_light(&mut self.shared.context(path_now));
@@ -321,5 +341,8 @@ impl Engine {
         let deadline = qp.poll_timeout().map(|deadline| deadline.max(soonest_after(path_now)));
         let needs = Needs { deadline, answer: qp.awaits_answer(), turn: true };
         self.paths.note(now, seat, needs);
+        if timed_out.is_some() {
+            self.doubt_host(now, seat.path);
+        }
     }
 }

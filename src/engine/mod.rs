@@ -17,6 +17,7 @@
 //! | `receive` | which queue pair a packet is for, and whether it may come in |
 //! | `transmit` | whose turn it is to send; timers |
 //! | `paths` | which path a queue pair rides, and what hangs off each |
+//! | `heartbeats` | asks silent hosts whether they are alive |
 //! | `holding` | the dark and the light: freeze, probe, thaw, give up |
 //! | `local` | queue pairs of one engine: one copy, no packets |
 //! | `totals` | what all queue pairs counted |
@@ -26,6 +27,7 @@
 
 mod counters;
 mod error;
+mod heartbeats;
 mod holding;
 mod local;
 mod objects;
@@ -53,6 +55,8 @@ use crate::transport::{
     Burst, BurstLimits, Completions, Context, Event, Qp, QpCounters, SharedReceiveQueues, TransportLimits,
 };
 use crate::wire::{PathMtu, Qpn};
+use chacha20::ChaCha12Rng;
+use chacha20::rand_core::SeedableRng;
 use core::net::IpAddr;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -90,11 +94,13 @@ pub struct Engine {
     gsi: Option<u32>,
     owners: objects::Owners,
     paths: paths::Paths,
+    /// Numbers of heartbeats that nobody guesses.
+    nonces: ChaCha12Rng,
     path_notices: VecDeque<PathNotice>,
     /// Queue pairs that send one packet though their path is dark or silent.
     probing: VecDeque<paths::Seat>,
-    /// Last ACKs of queue pairs that are gone, and whom they are for.
-    last_acks: VecDeque<(Qpn, Burst)>,
+    /// What no queue pair sends, and whom it is for: last ACKs of queue pairs that are gone, heartbeats.
+    aside: VecDeque<(Qpn, Burst)>,
     counters: EngineCounters,
     totals: totals::Totals,
     /// The latest time that the driver told.
@@ -136,6 +142,13 @@ impl Shared {
     }
 }
 
+/// Another stream of the secret than the keys of memory are drawn from.
+fn nonces(secret: [u8; 32]) -> ChaCha12Rng {
+    let mut random = ChaCha12Rng::from_seed(secret);
+    random.set_stream(1);
+    random
+}
+
 impl Engine {
     /// A device without objects.
     pub fn new(config: EngineConfig, now: Instant) -> Self {
@@ -148,7 +161,7 @@ impl Engine {
                 completions: Completions::new(),
                 srqs: SharedReceiveQueues::new(),
                 events: VecDeque::with_capacity(64),
-                limits: config.limits,
+                limits: TransportLimits { pardons: holding::pardons(&config.hold), ..config.limits },
                 pkeys: config.pkeys,
             },
             qps: Slab::new(),
@@ -158,7 +171,8 @@ impl Engine {
             paths: paths::Paths::new(config.hold, now),
             path_notices: VecDeque::new(),
             probing: VecDeque::new(),
-            last_acks: VecDeque::new(),
+            aside: VecDeque::new(),
+            nonces: nonces(config.key_secret),
             counters: EngineCounters::default(),
             totals: totals::Totals::default(),
             now,

@@ -52,6 +52,10 @@ pub(super) struct Path {
     awaiting: ReadyQueue,
     /// Counts darknesses.
     pub(super) darkness: u64,
+    /// Of the question to the peer's host that is not answered yet.
+    pub(super) nonce: Option<u64>,
+    /// When it was asked last.
+    pub(super) asked_host: Option<Instant>,
     /// When the next queue pairs go on, while it thaws.
     pub(super) thaws_at: Option<Instant>,
 }
@@ -67,6 +71,8 @@ impl Path {
             ready: ReadyQueue::default(),
             awaiting: ReadyQueue::default(),
             darkness: 0,
+            nonce: None,
+            asked_host: None,
             thaws_at: None,
         }
     }

@@ -55,6 +55,11 @@ impl Engine {
         if packet.opcode() == Opcode::CNP {
             return self.take_cnp(packet.dest_qp(), datagram);
         }
+        if packet.opcode() == Opcode::UD_SEND_ONLY
+            && let Some(taken) = self.take_heartbeat(now, &packet, datagram)
+        {
+            return taken;
+        }
         let slot = self.slot(packet.dest_qp()).ok_or(DropReason::UnknownQp)?;
         let Entry { qp, seat, .. } = self.qps.get_mut(slot as usize).ok_or(DropReason::UnknownQp)?;
         let seat = *seat;
@@ -62,7 +67,7 @@ impl Engine {
         let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
         self.paths.note(now, seat, needs);
         if seat.path != NEAR && !matches!(taken, Err(Refusal::Source | Refusal::Service | Refusal::Pkey)) {
-            self.hear(now, seat, packet.opcode().is_answer());
+            self.hear(now, seat.path, packet.opcode().is_answer());
         }
         taken.map_err(DropReason::Refused)
     }

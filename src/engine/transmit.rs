@@ -17,7 +17,7 @@ impl Engine {
         self.now = self.now.max(now);
         // An ACK promises that what it acknowledges is in the client's memory.
         self.deliver_writes();
-        while let Some((peer, ack)) = self.last_acks.pop_front() {
+        while let Some((peer, ack)) = self.aside.pop_front() {
             burst.clear();
             burst.push_raw(ack.flow(), ack.bytes());
             if !self.stays_here(Some(peer), burst) {
@@ -87,7 +87,7 @@ impl Engine {
         let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return };
         let now = self.paths.time(seat.path, self.now);
         let peer = qp.attributes().dest_qpn;
-        self.last_acks.extend(qp.take_last_ack(&mut self.shared.context(now)).map(|ack| (peer, ack)));
+        self.aside.extend(qp.take_last_ack(&mut self.shared.context(now)).map(|ack| (peer, ack)));
     }
 
     /// Whom a connection is with.
@@ -114,6 +114,10 @@ impl Engine {
 
     /// When to call again though nothing arrives: the present, if somebody waits for a turn to send.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.paths.is_idle() && self.probing.is_empty() { self.paths.next_check() } else { Some(self.now) }
+        if self.paths.is_idle() && self.probing.is_empty() && self.aside.is_empty() {
+            self.paths.next_check()
+        } else {
+            Some(self.now)
+        }
     }
 }

@@ -124,6 +124,9 @@ const PATIENCE: u32 = 4;
 /// No slower peer is believed.
 const SLOWEST: Duration = Duration::from_millis(50);
 
+/// Doublings of the patience with a peer whose host is alive.
+const MOST_CALM: u32 = 5;
+
 /// Who says that there is no light.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Causes {
@@ -159,6 +162,8 @@ pub struct Life {
     answered: Instant,
     /// The time that answers took lately: the longest, fading.
     slowest: Duration,
+    /// How often in a row the peer's host was alive though no queue pair of it answered.
+    calm: u32,
     next_probe: Option<Instant>,
     action: Option<Action>,
     probe: bool,
@@ -180,6 +185,7 @@ impl Life {
             asked: None,
             answered: now,
             slowest: Duration::ZERO,
+            calm: 0,
             next_probe: None,
             action: None,
             probe: false,
@@ -224,7 +230,7 @@ impl Life {
 
     /// How long answers may take.
     fn patience(&self) -> Duration {
-        self.policy.detect.max(self.slowest.min(SLOWEST) * PATIENCE)
+        self.policy.detect.max(self.slowest.min(SLOWEST) * PATIENCE) * (1 << self.calm)
     }
 
     /// Since when answers are due and none came.
@@ -253,13 +259,26 @@ impl Life {
                 let took = now.since(asked.max(self.answered));
                 self.slowest = took.max(self.slowest - self.slowest / 64);
             }
-            self.answered = now;
+            (self.answered, self.calm) = (now, 0);
         }
         match self.state {
             PathState::Lit | PathState::Thawing | PathState::Draining => {}
             PathState::Suspect if is_answer => self.enter(now, PathState::Lit),
             PathState::Suspect => {}
             PathState::Dark | PathState::Lost => self.handle_sign_of_life(now),
+        }
+    }
+
+    /// The peer's host says that it is alive: if a queue pair of it does not answer, it is not for want of light.
+    pub fn handle_alive(&mut self, now: Instant) {
+        self.answered = now;
+        match self.state {
+            PathState::Suspect => {
+                self.calm = (self.calm + 1).min(MOST_CALM);
+                self.enter(now, PathState::Lit);
+            }
+            PathState::Dark | PathState::Lost => self.handle_sign_of_life(now),
+            PathState::Lit | PathState::Draining | PathState::Thawing => {}
         }
     }
 

@@ -17,10 +17,12 @@
 //! | `life` | the states above, how silence becomes darkness, how light is found again |
 //! | `clock` | time that stands still in the dark |
 //! | `event` | what a controller announces, in which order, and for which peers |
+//! | `heartbeat` | asks a holdfast peer whether its host is alive |
 //! | `prefix` | the peers of an announcement |
 
 mod clock;
 mod event;
+mod heartbeat;
 mod life;
 mod prefix;
 
@@ -29,5 +31,6 @@ mod tests;
 
 pub use clock::PathClock;
 pub use event::{Ledger, PathChange, PathEvent, PathEventError, Stamp};
+pub use heartbeat::Heartbeat;
 pub use life::{Action, DarkCause, HoldPolicy, Life, PathRecord, PathState};
 pub use prefix::{IpPrefix, PrefixError};

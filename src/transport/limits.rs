@@ -16,6 +16,8 @@ pub struct TransportLimits {
     pub ack_delay: Duration,
     /// The port's MTU: the longest datagram.
     pub port_mtu: PathMtu,
+    /// Losses without progress that cost a request no retry: a flicker of the light, too short to be noticed, is not its fault.
+    pub pardons: u8,
 }
 
 impl Default for TransportLimits {
@@ -26,6 +28,7 @@ impl Default for TransportLimits {
             max_read_bytes: 256 << 10,
             ack_delay: Duration::from_micros(100),
             port_mtu: PathMtu::B4096,
+            pardons: 0,
         }
     }
 }

@@ -4,10 +4,8 @@ use super::finish::Received;
 use super::message::Fault;
 use super::send_queue::SendEntry;
 use super::{Burst, Context, Qp, QpState, QpType, Refusal, SendOp, UdAddress, WcFlags, WcOpcode, WcStatus};
-use crate::wire::{BTH_LEN, Bth, Datagram, Deth, HeaderBuf, Opcode, Operation, Packet, Place, pad_count};
+use crate::wire::{BTH_LEN, Bth, Datagram, Deth, GSI_QKEY, HeaderBuf, Opcode, Operation, Packet, Place, pad_count};
 
-/// Queue key of the general services QPs (IBTA 10.2.5).
-const GSI_QKEY: u32 = 0x8001_0000;
 /// In a request: use the QP's own queue key.
 pub(super) const QKEY_OF_QP: u32 = 0x8000_0000;
 /// Bytes before the payload of a receive (IBTA 11.4.1.2).

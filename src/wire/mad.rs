@@ -1,5 +1,7 @@
 //! Management datagrams (IBTA 13.4): the envelope that connection management and our heartbeats travel in.
 
+/// Queue key of the general services QPs (IBTA 10.2.5).
+pub const GSI_QKEY: u32 = 0x8001_0000;
 /// Bytes of every MAD.
 pub const MAD_LEN: usize = 256;
 

@@ -38,7 +38,7 @@ pub use cnp::{CNP_LEN, build_cnp};
 pub use gid::Gid;
 pub use headers::{Aeth, AtomicEth, Bth, Deth, Nak, Reth, RnrTimer, Syndrome, pad_count};
 pub use ip::{Ecn, IpHeader, Ipv4, Ipv6, UDP_LEN};
-pub use mad::{MAD_LEN, Mad, MadHeader};
+pub use mad::{GSI_QKEY, MAD_LEN, Mad, MadHeader};
 pub use mtu::PathMtu;
 pub use opcode::{Opcode, Operation, Place, Service};
 pub use packet::{Datagram, Malformed, Packet};

@@ -10,6 +10,7 @@ mod allocations;
 #[path = "../counting/mod.rs"]
 mod counting;
 mod frames;
+mod holding;
 mod local;
 mod objects;
 #[path = "../engine_pair/mod.rs"]

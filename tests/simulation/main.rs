@@ -7,6 +7,7 @@
 // A test is a crate of its own: what is `pub` in it is so among its files.
 #![allow(unreachable_pub)]
 
+mod darkness;
 mod datagrams;
 mod layout;
 mod link;

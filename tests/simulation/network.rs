@@ -1,5 +1,6 @@
 //! A network that loses, doubles, reorders, delays and damages packets, as its seed says.
 
+use crate::darkness::Blackout;
 use crate::rng::Rng;
 use holdfast::time::{Duration, Instant};
 use holdfast::wire::icrc::Icrc;
@@ -51,6 +52,8 @@ pub struct Tally {
     pub sent: u64,
     /// Packets lost, to chance or to a small MTU.
     pub lost: u64,
+    /// Packets lost in the dark.
+    pub swallowed: u64,
     /// Packets sent twice.
     pub doubled: u64,
     /// Packets damaged.
@@ -102,6 +105,7 @@ pub struct Network {
     order: u64,
     small_until: Instant,
     tally: Tally,
+    blackouts: Vec<Blackout>,
     trace: bool,
 }
 
@@ -112,7 +116,7 @@ const STEP_PAUSE: Duration = Duration::from_millis(50);
 
 impl Network {
     /// An empty network.
-    pub fn new(rng: Rng, faults: Faults, trace: bool) -> Self {
+    pub fn new(rng: Rng, faults: Faults, blackouts: Vec<Blackout>, trace: bool) -> Self {
         Self {
             rng,
             faults,
@@ -120,11 +124,12 @@ impl Network {
             order: 0,
             small_until: Instant::ZERO,
             tally: Tally::default(),
+            blackouts,
             trace,
         }
     }
 
-    /// From now on it does no harm.
+    /// From now on it does no harm. Blackouts end by themselves.
     pub fn heal(&mut self) {
         self.faults = Faults::none(self.faults.delay);
         self.small_until = Instant::ZERO;
@@ -180,6 +185,14 @@ impl Network {
         let mut at = now + self.faults.delay;
         if self.rng.permille(self.faults.reordering) {
             at += Duration::from_nanos(self.rng.below(self.faults.detour.as_nanos() as u64));
+        }
+        let to = frame.ip.destination();
+        if self.blackouts.iter().any(|blackout| blackout.swallows(now, at, to)) {
+            self.tally.swallowed += 1;
+            if self.trace {
+                println!("{:>12} swallowed", "");
+            }
+            return;
         }
         self.order += 1;
         self.under_way.push(Reverse(InFlight { at, order: self.order, frame }));

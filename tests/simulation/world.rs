@@ -1,5 +1,6 @@
 //! One run: nodes, connections and a network as the seed says, random work, and a model that must agree with all of it.
 
+use crate::darkness::Darkness;
 use crate::datagrams::Datagrams;
 use crate::layout::{Layout, Places};
 use crate::link::{Around, Link, LinkPlan};
@@ -29,6 +30,9 @@ pub struct Summary {
     pub repairs: u64,
     pub datagrams: u64,
     pub local_messages: u64,
+    /// Darknesses that nodes lived through, and how many of them they were told of.
+    pub darks: u64,
+    pub told: u64,
 }
 
 impl Summary {
@@ -37,22 +41,27 @@ impl Summary {
         let (sum, more) = (&mut self.network, &other.network);
         sum.sent += more.sent;
         sum.lost += more.lost;
+        sum.swallowed += more.swallowed;
         sum.doubled += more.doubled;
         sum.damaged += more.damaged;
         self.completions += other.completions;
         self.repairs += other.repairs;
         self.datagrams += other.datagrams;
         self.local_messages += other.local_messages;
+        self.darks += other.darks;
+        self.told += other.told;
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { network: n, completions, repairs, datagrams, local_messages } = self;
+        let Self { network: n, completions, repairs, datagrams, local_messages, darks, told } = self;
         write!(f, "{} packets ({} lost, {} doubled, {} damaged), ", n.sent, n.lost, n.doubled, n.damaged)?;
         write!(
             f,
-            "{completions} completions, {datagrams} datagrams, {local_messages} local messages, {repairs} reconnects"
+            "{completions} completions, {datagrams} datagrams, {local_messages} local messages, {repairs} reconnects, \
+             {darks} darknesses, {} packets in them, {told} announcements",
+            n.swallowed
         )
     }
 }
@@ -89,8 +98,11 @@ impl Plan {
         let shared: Vec<bool> = (0..nodes).map(|_| rng.permille(400)).collect();
         let dooms = rng.permille(250);
         let faults = faults(rng, id_hidden, mend_icrc);
+        // Then only the dark loses packets, and that costs no retry.
+        let harmless = faults.loss + faults.corruption + faults.reordering + faults.mtu_step == 0;
         let shuffled = faults.duplication + faults.reordering > 0;
-        let links = (0..rng.between(1, 5)).map(|_| link_plan(rng, nodes, &shared, dooms, shuffled)).collect();
+        let links =
+            (0..rng.between(1, 5)).map(|_| link_plan(rng, nodes, &shared, dooms, [shuffled, harmless])).collect();
         let mailboxes = if rng.permille(400) { rng.between(1, 4) } else { 0 };
         Self {
             addresses: (0..nodes).map(address).collect(),
@@ -112,7 +124,7 @@ impl Plan {
     }
 }
 
-fn link_plan(rng: &mut Rng, nodes: usize, shared: &[bool], dooms: bool, shuffled: bool) -> LinkPlan {
+fn link_plan(rng: &mut Rng, nodes: usize, shared: &[bool], dooms: bool, [shuffled, harmless]: [bool; 2]) -> LinkPlan {
     let from = rng.below(nodes as u64) as usize;
     let to = if rng.permille(200) { from } else { (from + 1) % nodes };
     let kind = if rng.permille(250) { QpType::Uc } else { QpType::Rc };
@@ -126,6 +138,7 @@ fn link_plan(rng: &mut Rng, nodes: usize, shared: &[bool], dooms: bool, shuffled
         message_max: if shares(from) || shares(to) { 2048 } else { message_max },
         depth: rng.between(1, 16) as u32,
         shared_receives: [shares(from), shares(to)],
+        retries: if harmless { 0 } else { 7 },
         timeout: rng.between(8, 12) as u8,
         rnr_timer: rng.between(1, 12) as u8,
         reads: rng.between(1, 8) as u8,
@@ -179,6 +192,7 @@ struct World {
     images: Images,
     summary: Summary,
     events_now: u32,
+    darkness: Darkness,
 }
 
 impl World {
@@ -218,7 +232,9 @@ impl World {
         }
         datagrams.open(&mut nodes, now);
         let actual = Memories(nodes.iter().map(|n| Arc::clone(&n.memory)).collect());
-        let network = Network::new(rng.fork(), plan.faults.clone(), trace);
+        let span = plan.pace * plan.actions;
+        let darkness = Darkness::new(&mut rng, now, span, &plan.addresses);
+        let network = Network::new(rng.fork(), plan.faults.clone(), darkness.blackouts.clone(), trace);
         Self {
             rng,
             plan,
@@ -232,6 +248,7 @@ impl World {
             images,
             summary: Summary::default(),
             events_now: 0,
+            darkness,
         }
     }
 
@@ -385,7 +402,8 @@ impl World {
     /// The next moment at which something happens by itself.
     fn next_event(&self) -> Option<Instant> {
         let engines = self.nodes.iter().filter_map(|n| n.engine.poll_timeout());
-        self.network.next_arrival().into_iter().chain(engines).min()
+        let word = self.darkness.words.first().map(|word| word.at.max(self.now));
+        self.network.next_arrival().into_iter().chain(engines).chain(word).min()
     }
 
     /// Lets time pass until `to`, and happen what happens then.
@@ -397,6 +415,12 @@ impl World {
         self.events_now += 1;
         if self.events_now > EVENTS_AT_ONCE || self.now.since(self.since) > TIME_LIMIT {
             return Err(self.stuck("this does not come to an end"));
+        }
+        while self.darkness.words.first().is_some_and(|word| word.at <= self.now) {
+            let word = self.darkness.words.remove(0);
+            // Said of the same peers before, late: stale.
+            let told = self.nodes[word.node].engine.handle_path_event(self.now, &word.event);
+            self.summary.told += u64::from(told.is_ok());
         }
         while let Some(frame) = self.network.receive(self.now) {
             let to = frame.ip.destination();
@@ -455,6 +479,11 @@ impl World {
         }
         for node in &self.nodes {
             self.summary.local_messages += node.engine.counters().local_messages;
+            self.summary.darks += node.engine.counters().path_darks;
+            let lost = node.engine.counters().path_lost_queue_pairs;
+            if lost > 0 {
+                return Err(format!("{lost} queue pairs were given up in the dark"));
+            }
         }
         self.summary.network = self.network.tally();
         self.summary.datagrams = self.datagrams.received;

@@ -223,11 +223,10 @@ impl Qp {
         self.req.handle_answered(psns, cx.limits, self.attrs.path_mtu);
         self.req.retries_left = self.attrs.retry_count;
         self.req.rnr_retries_left = self.attrs.rnr_retry;
-        self.req.asked_again = None;
+        (self.req.asked_again, self.req.pardons) = (None, 0);
         self.req.rnr_until = None;
         if self.req.recovering.is_some_and(|end| !self.req.una.is_before(end)) {
             self.req.recovering = None;
-            self.req.forgiven = 0;
         }
         if self.req.next.is_before(self.req.una) {
             self.rc_seek_una();

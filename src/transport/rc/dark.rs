@@ -19,6 +19,16 @@ impl Qp {
         }
     }
 
+    /// No answer has come for a while, but the light may be there: asks as at the light; the ACK timer runs on.
+    pub fn handle_doubt(&mut self, cx: &mut Context<'_>) {
+        if self.init.kind == QpType::Rc && self.awaits_answer() {
+            let timer = self.req.timer;
+            self.rc_ask();
+            self.req.timer = timer;
+            self.rc_arm_timer(cx.now);
+        }
+    }
+
     /// There will be no light: what waits fails as when a peer does not answer (IBV_WC_RETRY_EXC_ERR). Whether anything did.
     pub fn handle_lost(&mut self, cx: &mut Context<'_>) -> bool {
         let waits =

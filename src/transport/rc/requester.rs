@@ -53,8 +53,8 @@ pub(in crate::transport) struct Requester {
     pub(super) recovering: Option<Psn>,
     /// One packet asks how far the peer is: all else waits for its answer.
     asking: bool,
-    /// Sequence errors that cost no retry, until all lost in the dark has arrived.
-    pub(super) forgiven: u8,
+    /// Losses since the last progress that cost no retry.
+    pub(super) pardons: u8,
     /// After silence: PSNs that may be under way. Grows by what is answered, until it is no limit any more.
     pub(super) cautious: Option<u32>,
 }
@@ -62,9 +62,6 @@ pub(in crate::transport) struct Requester {
 /// PSNs that may be under way after silence. Perhaps nothing was lost and the peer is only slow: whole windows, again and again, would
 /// bury it. Its first answer tells how far it is.
 const CAUTIOUS_PACKETS: u32 = 16;
-
-/// Sequence errors after the dark that are its doing: what was under way at its beginning and its end.
-const FORGIVEN: u8 = 3;
 
 impl Requester {
     /// At the start of a connection. `cursor` is the request to begin with.
@@ -87,7 +84,7 @@ impl Requester {
     /// The queue is empty up to `tail`: nothing is under way or timed any more.
     pub(in crate::transport) fn forget(&mut self, tail: u64) {
         (self.timer, self.rnr_until, self.recovering, self.probing, self.cautious) = (None, None, None, None, None);
-        (self.asking, self.forgiven) = (false, 0);
+        (self.asking, self.pardons) = (false, 0);
         (self.una, self.acked, self.next) = (self.sent, self.sent, self.sent);
         (self.cursor, self.offset, self.begun, self.reads) = (tail, 0, tail, 0);
     }
@@ -128,7 +125,7 @@ impl Requester {
 
     /// All else waits for the answer to one packet.
     pub(super) fn ask(&mut self) {
-        (self.asking, self.forgiven, self.asked_again) = (true, FORGIVEN, None);
+        (self.asking, self.pardons, self.asked_again) = (true, 0, None);
     }
 
     /// The peer was heard.

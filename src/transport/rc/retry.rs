@@ -72,8 +72,8 @@ impl Qp {
 
     /// Sends again from the oldest unanswered PSN, if the budget allows.
     pub(super) fn rc_go_back(&mut self, cx: &mut Context<'_>, exhausted: WcStatus) {
-        if let Some(left) = self.req.forgiven.checked_sub(1) {
-            self.req.forgiven = left;
+        if self.req.pardons < cx.limits.pardons {
+            self.req.pardons += 1;
             self.rc_rewind();
             return;
         }

@@ -48,7 +48,7 @@ impl Link {
                 av,
                 path_mtu: self.plan.mtu,
                 timeout: self.plan.timeout,
-                retry_count: 7,
+                retry_count: self.plan.retries,
                 rnr_retry: 7,
                 rq_psn: psns[1 - side],
                 sq_psn: psns[side],

@@ -36,6 +36,8 @@ pub struct LinkPlan {
     pub message_max: usize,
     pub depth: u32,
     pub shared_receives: [bool; 2],
+    /// Retries without progress.
+    pub retries: u8,
     /// ACK timeout exponent.
     pub timeout: u8,
     pub rnr_timer: u8,

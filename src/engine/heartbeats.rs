@@ -1,0 +1,80 @@
+//! Heartbeats on the wire: asked when a path is silent, answered whoever asks.
+
+use super::paths::Path;
+use super::{DropReason, Engine, Entry};
+use crate::path::Heartbeat;
+use crate::time::Instant;
+use crate::transport::{AddressVector, Burst, BurstLimits};
+use crate::wire::icrc::Icrc;
+use crate::wire::{Bth, Datagram, Deth, GSI_QKEY, HeaderBuf, MAD_LEN, Opcode, Packet, Psn, Qpn, UDP_LEN};
+use chacha20::rand_core::Rng;
+
+/// Answers that wait to be sent; more questions get none.
+const MOST_WAITING: usize = 64;
+
+impl Engine {
+    /// Asks the host at the far end of a path whether it is alive.
+    pub(super) fn ask_host(&mut self, now: Instant, path: u32) {
+        let Some(on) = self.paths.get_mut(path) else { return };
+        let nonce = self.nonces.next_u64();
+        (on.nonce, on.asked_host) = (Some(nonce), Some(now));
+        let Some(slot) = on.members.iter().next().map(|(_, member)| member.slot) else { return };
+        let Some(Entry { qp, .. }) = self.qps.get(slot as usize) else { return };
+        // The answer comes to a queue pair number of this worker.
+        let (av, asker) = (qp.attributes().av, qp.qpn());
+        self.send_heartbeat(&av, asker, Qpn::GSI, Heartbeat { is_answer: false, nonce });
+    }
+
+    /// A queue pair of the host did not answer: its answer, or silence, says what that means. Asked not more often than for light.
+    pub(super) fn doubt_host(&mut self, now: Instant, path: u32) {
+        let Some(on) = self.paths.get(path).filter(|on| on.life.is_open() && on.peer.is_some()) else { return };
+        let every = on.life.policy().probe_every;
+        if on.life.policy().enabled && on.asked_host.is_none_or(|asked| now.since(asked) >= every) {
+            self.ask_host(now, path);
+        }
+    }
+
+    /// Takes a datagram if it is a heartbeat. The error is that of an answer to nothing that was asked.
+    pub(super) fn take_heartbeat(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_>,
+    ) -> Option<Result<(), DropReason>> {
+        let deth = packet.deth().filter(|deth| deth.qkey == GSI_QKEY)?;
+        let heartbeat = Heartbeat::parse(packet.payload())?;
+        let from = datagram.ip.source();
+        if !heartbeat.is_answer {
+            if self.aside.len() < MOST_WAITING {
+                let av = AddressVector::between(datagram.ip.destination(), from, datagram.source_port);
+                let answer = Heartbeat { is_answer: true, ..heartbeat };
+                self.send_heartbeat(&av, Qpn::GSI, deth.src_qp, answer);
+            }
+            return Some(Ok(()));
+        }
+        let asked = |path: &mut Path| path.nonce.take_if(|nonce| *nonce == heartbeat.nonce).is_some();
+        let path = self.paths.of_peer(from.to_canonical());
+        let Some(path) = path.filter(|path| self.paths.get_mut(*path).is_some_and(asked)) else {
+            return Some(Err(DropReason::Heartbeat));
+        };
+        self.hear_host(now, path);
+        Some(Ok(()))
+    }
+
+    fn send_heartbeat(&mut self, av: &AddressVector, from: Qpn, to: Qpn, heartbeat: Heartbeat) {
+        let pkey = self.shared.pkeys.first().copied().unwrap_or(crate::wire::DEFAULT_PKEY);
+        let mut headers = HeaderBuf::new(&Bth { pkey, ..Bth::new(Opcode::UD_SEND_ONLY, to, Psn::new(0)) });
+        headers.push_deth(&Deth { qkey: GSI_QKEY, src_qp: from });
+        let mut packet = headers.as_bytes().to_vec();
+        packet.extend_from_slice(&heartbeat.emit());
+        let Some(ip) = av.ip_header(0) else { return };
+        let udp_len = packet.len() + crate::wire::ICRC_LEN + UDP_LEN;
+        let icrc = Icrc::start(&ip, av.source_port, udp_len as u16, &packet).finish();
+        packet.extend_from_slice(&icrc.to_le_bytes());
+        let limits = BurstLimits { max_packets: 1, max_bytes: 2 * MAD_LEN as u32, ..BurstLimits::default() };
+        let mut burst = Burst::new(limits);
+        if burst.push_raw(av, &packet) {
+            self.aside.push_back((to, burst));
+        }
+    }
+}
