@@ -15,6 +15,7 @@
 //! | 0 | [`counters`] | every number that a worker publishes, in one table; lock-free |
 //! | 1 | [`memory`] | protection domains, regions, keys, bounds; ways to reach a client's bytes |
 //! | 2 | [`transport`] | RC, UC and UD queue pairs, completion and shared receive queues |
+//! | 2 | [`congestion`] | DCQCN: how fast a queue pair may send, and when to ask its peer for less |
 //! | 3 | [`path`] | whether a path has light: hold, thaw, and what a controller announces |
 //! | 4 | [`engine`] | the device, still sans-I/O: joins all the above |
 //! | 5 | [`io`] | packet backends behind one `Port` trait |
@@ -32,6 +33,7 @@
 //! deadline. The daemon, the simulator and the fuzzers drive the very same code.
 
 pub mod cli;
+pub mod congestion;
 pub mod control;
 pub mod counters;
 pub mod daemon;
