@@ -8,7 +8,7 @@
 //! - before it sends: [`Flow::poll_allowance`]; after it: [`Flow::handle_sent`];
 //! - a CNP from its peer came: [`Flow::handle_cnp`];
 //! - a marked packet came: [`Flow::handle_ce`] says whether to send a CNP;
-//! - the light goes and comes: [`Flow::freeze`], [`Flow::thaw`].
+//! - the light goes and comes: [`Flow::freeze`], [`Flow::thaw`]; or, with a clock that stands still in the dark, [`Tuning::handle_thaw`] for all.
 //!
 //! It never knows a packet's bytes: who a CNP is from and which bits a mark is are for others to say.
 //!

@@ -20,7 +20,7 @@ impl NotificationPoint {
 
     /// A packet with CE came, or a burst with some. Says whether the peer is to be sent a CNP now.
     pub fn handle_ce(&mut self, now: Instant, tuning: &Tuning) -> bool {
-        if self.deaf_until == Instant::MAX || now < self.deaf_until || now < self.next_at {
+        if now < self.deaf_until || now < self.next_at || tuning.is_deaf(now) {
             return false;
         }
         self.next_at = now + tuning.parameters.min_time_between_cnps;

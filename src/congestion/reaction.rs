@@ -16,7 +16,7 @@ use crate::time::{Duration, Instant};
 /// [`ReactionPoint::freeze`] stops all timers, [`ReactionPoint::thaw`] lets them run on from where they were: a queue pair returns as
 /// fast as it was, not at the full rate that some time without CNPs would give it. Marks and CNPs under way when the light went out tell of a
 /// queue that is gone or is the dark's own; so CNPs count again only when they can be about what was sent after the thaw. A frozen one may be
-/// kept, and thawed when its circuit is back.
+/// kept, and thawed when its circuit is back. For all queue pairs of a path in one step: [`Tuning::handle_thaw`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReactionPoint {
     /// The paper's R_C and R_T; mean nothing while it is not limited.
@@ -134,7 +134,10 @@ impl ReactionPoint {
         }
         if self.cnp_waits {
             let due = self.cut_at + tuning.cut_every;
-            if due <= now {
+            if tuning.thawed_between(self.cut_at, due) {
+                // It came before the dark: after it CNPs are discounted for longer than one may wait.
+                self.cnp_waits = false;
+            } else if due <= now {
                 self.raise_until(due, tuning);
                 self.cut(due, tuning);
             }
@@ -144,7 +147,7 @@ impl ReactionPoint {
 
     /// A CNP came for this queue pair.
     pub fn handle_cnp(&mut self, now: Instant, tuning: &Tuning) -> CnpEffect {
-        if self.is_frozen() || now < self.deaf_until {
+        if self.is_frozen() || now < self.deaf_until || tuning.is_deaf(now) {
             return CnpEffect::Discounted;
         }
         self.handle_timeout(now, tuning);

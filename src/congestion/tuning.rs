@@ -1,7 +1,7 @@
 //! Parameters, fitted to a line.
 
 use super::{BadParameter, Bps, Parameters};
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 /// What the congestion state of a queue pair has to know of the line that it sends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,11 @@ pub struct Line {
 /// is felt, and the queue swings (Zhu et al., "ECN or Delay", CoNEXT 2016). So nothing acts more often than its effect can
 /// be seen: cuts come at most once a round trip, and the timers of raises and of alpha, and with them the byte counter, are stretched
 /// by the round trip. At 10 m, hosts and switch included, that is some two per cent.
+///
+/// # In the dark
+///
+/// Where the path has a clock that stands still in the dark and every call is given its time, queue pairs need not be frozen one by one: no
+/// timer runs anyway. [`Tuning::handle_thaw`] then has all of them discount at once what was under way when the light went out.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tuning {
     pub(super) parameters: Parameters,
@@ -35,6 +40,7 @@ pub struct Tuning {
     pub(super) decay_every: Duration,
     pub(super) cut_every: Duration,
     pub(super) release_after: Duration,
+    thawed_at: Option<Instant>,
 }
 
 impl Tuning {
@@ -56,6 +62,7 @@ impl Tuning {
             decay_every,
             cut_every: parameters.rate_reduce_monitor_period.max(line.rtt),
             release_after: decay_every.saturating_mul(time_constant),
+            thawed_at: None,
         })
     }
 
@@ -63,7 +70,12 @@ impl Tuning {
     #[must_use]
     pub fn on(&self, line: Line) -> Self {
         // They were checked.
-        Self::new(self.parameters, line).unwrap_or(*self)
+        Self { thawed_at: self.thawed_at, ..Self::new(self.parameters, line).unwrap_or(*self) }
+    }
+
+    /// The path has light again: CNPs and marks from before the dark count for nothing, for any of its queue pairs.
+    pub const fn handle_thaw(&mut self, now: Instant) {
+        self.thawed_at = Some(now);
     }
 
     /// The parameters.
@@ -84,6 +96,16 @@ impl Tuning {
     /// Whether a queue pair that no CNP limits is paced still, because `rpg_max_rate` is below the line's.
     pub(super) fn always_paces(&self) -> bool {
         self.max < self.line.rate
+    }
+
+    /// Whether what comes at `now` may still be about what was sent before the dark.
+    pub(super) fn is_deaf(&self, now: Instant) -> bool {
+        self.thawed_at.is_some_and(|thaw| now < thaw + self.cut_every)
+    }
+
+    /// Whether the path thawed between two moments.
+    pub(super) fn thawed_between(&self, from: Instant, to: Instant) -> bool {
+        self.thawed_at.is_some_and(|thaw| (from..=to).contains(&thaw))
     }
 
     /// A rate that limits a queue pair, whatever was remembered from another line.

@@ -27,6 +27,11 @@ fn marks_of_the_dark_ask_for_nothing() {
     flow.thaw(at_us(300), &tuning);
     assert!(!flow.handle_ce(at_us(349), &tuning));
     assert!(flow.handle_ce(at_us(350), &tuning));
+
+    let mut tuning = tuning;
+    tuning.handle_thaw(at_us(400));
+    assert!(!flow.handle_ce(at_us(449), &tuning));
+    assert!(flow.handle_ce(at_us(450), &tuning));
 }
 
 #[test]

@@ -136,6 +136,26 @@ fn in_the_dark_nothing_moves() {
 }
 
 #[test]
+fn a_path_whose_clock_stood_still_thaws_all_its_queue_pairs_at_once() {
+    let mut tuning = tuning();
+    let (mut waiting, quiet) = (cut_once(&tuning), cut_once(&tuning));
+    waiting.handle_cnp(at_us(1010), &tuning);
+    // Here nobody looked before the dark, though it was time.
+    let mut due = ReactionPoint::new();
+    due.handle_cnp(at_us(960), &tuning);
+    due.handle_cnp(at_us(1001), &tuning);
+    tuning.handle_thaw(at_us(1020));
+    let tuning = tuning.on(LINE);
+    for (mut point, cuts) in [(waiting, 1), (due, 2), (quiet, 1)] {
+        point.handle_timeout(at_us(1054), &tuning);
+        let rate = point.rate(&tuning);
+        assert_eq!(rate < Bps::from_gbps(11), cuts == 2, "{rate} after {cuts} cuts");
+        assert_eq!(point.handle_cnp(at_us(1069), &tuning), CnpEffect::Discounted);
+        assert_eq!(point.handle_cnp(at_us(1070), &tuning), CnpEffect::Cut);
+    }
+}
+
+#[test]
 fn after_a_thaw_cnps_count_again_a_round_trip_later() {
     let tuning = tuning().on(Line { rtt: us(110), ..LINE });
     let mut point = ReactionPoint::new();
@@ -209,19 +229,20 @@ proptest! {
         line in any_line(),
         events in prop::collection::vec(any_event(), 1..60),
     ) {
-        let tuning = Tuning::new(parameters, line).unwrap();
+        let mut tuning = Tuning::new(parameters, line).unwrap();
         let mut flow = Flow::new();
         let mut now = Instant::ZERO;
         for (gap, what, value) in events {
             // Small ones add up; large ones jump, also back.
             now = if gap < 10_000_000 { now + Duration::from_nanos(gap) } else { Instant::from_ns(gap) };
-            match what % 8 {
+            match what % 9 {
                 0 | 1 => { flow.handle_cnp(now, &tuning); }
                 2 => flow.handle_sent(now, value as u32, value, &tuning),
                 3 => { flow.handle_ce(now, &tuning); }
                 4 => flow.handle_timeout(now, &tuning),
                 5 => flow.freeze(now, &tuning),
                 6 => flow.thaw(now, &tuning),
+                7 => tuning.handle_thaw(now),
                 _ => { flow.poll_allowance(now, value as u32, value, &tuning); }
             }
             flow.poll_timeout(&tuning);
