@@ -27,6 +27,7 @@
 //! | 8 | [`cli`] | the `holdfast` command, one file a subcommand |
 //! | aside | [`perf`] | bandwidth, latency, and the stock pingpong programs' partner |
 //! | aside | [`demo`] | two daemons and verified traffic |
+//! | aside | [`fabric`] | an emulated optical fabric: circuits between veth ends that go dark, come back and move |
 //! | aside | [`decode`] | what a capture file holds; knows `wire` only |
 //!
 //! Floors 0 to 4 are *sans-I/O*: they take a [`time::Instant`] and events and give back packets, completions and the next
@@ -40,6 +41,7 @@ pub mod daemon;
 pub mod decode;
 pub mod demo;
 pub mod engine;
+pub mod fabric;
 pub mod io;
 pub mod ipc;
 pub mod memory;

@@ -37,7 +37,8 @@ const ROOMS: &[(&str, Place)] = &[
     ("settings", Floor(6)),
     ("daemon", Floor(7)),
     ("decode", Aside(&["wire"])),
-    ("fabric", Aside(&["wire", "time"])),
+    // Packet sockets and namespaces are of `io`; its file is written as the daemon's.
+    ("fabric", Aside(&["wire", "time", "io", "settings"])),
     ("perf", Aside(&["wire", "time", "memory", "transport", "ipc"])),
     // Its stage is made of namespaces.
     (

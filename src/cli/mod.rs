@@ -7,6 +7,7 @@ mod ask;
 mod daemon;
 mod decode;
 mod demo;
+mod fabric;
 mod mr;
 mod perf;
 mod pingpong;
@@ -47,6 +48,7 @@ enum Command {
     Perf(perf::Args),
     Pingpong(pingpong::Args),
     Demo(demo::Args),
+    Fabric(fabric::Args),
     #[command(hide = true)]
     Daemon(daemon::Args),
 }
@@ -65,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Perf(args) => args.run(),
         Command::Pingpong(args) => args.run(),
         Command::Demo(args) => args.run(),
+        Command::Fabric(args) => args.run(),
         Command::Daemon(args) => return args.run(),
     };
     match outcome {

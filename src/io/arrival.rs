@@ -9,9 +9,8 @@ use crate::wire::{Datagram, IpHeader, Ipv4, ROCE_PORT};
 
 use super::mailbox::Message;
 use super::port::PortCounters;
+use super::tap::VNET_HEADER_BYTES;
 
-/// `struct virtio_net_hdr`, in the host's byte order: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset.
-pub(crate) const VNET_HEADER_BYTES: usize = 10;
 const VNET_GSO_NONE: u8 = 0;
 const VNET_GSO_UDP_L4: u8 = 5;
 const VNET_GSO_ECN: u8 = 0x80;
@@ -136,7 +135,7 @@ fn source(name: &libc::sockaddr_storage) -> Option<(IpAddr, u16)> {
 }
 
 /// Level, type and data of each control message.
-fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+pub(super) fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     const HEADER: usize = mem::size_of::<libc::cmsghdr>();
     core::iter::from_fn(move || {
         let header = control.get(..HEADER)?;

@@ -349,10 +349,10 @@ impl<T> PartialEq for Held<T> {
 impl<T> Eq for Held<T> {}
 
 /// SplitMix64 (Steele, Lea and Flood 2014): ten lines, and good enough to throw dice.
-pub(super) struct SplitMix(u64);
+pub(crate) struct SplitMix(u64);
 
 impl SplitMix {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -364,7 +364,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    pub(super) fn happens(&mut self, probability: f64) -> bool {
+    pub(crate) fn happens(&mut self, probability: f64) -> bool {
         ((self.next() >> 11) as f64 / (1u64 << 53) as f64) < probability
     }
 }

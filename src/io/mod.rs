@@ -13,7 +13,7 @@
 //! packet with an ICMP error.
 //!
 //! Around a port stand, where asked for, [`Faults`] (a bad network) and [`PcapTee`] (a capture). [`link`] follows the
-//! interface, [`namespace`] makes networks to try all that in.
+//! interface, [`namespace`] makes networks to try all that in. A [`Tap`] takes every frame of an interface: for the emulated fabric.
 //!
 //! # The identification rule
 //!
@@ -47,14 +47,17 @@ mod self_check;
 mod sender;
 mod socket_port;
 mod sockopt;
+mod tap;
 mod udp;
 mod uring;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use faults::SplitMix;
 pub use faults::{Blackout, FaultCounts, FaultRates, Faults};
 pub use open::{Gso, PortSettings, open};
 pub use pcap_tee::{PcapLink, PcapTee};
 pub use port::{Backend, Capabilities, Driver, Port, PortCounters, PortError, Refusal, RefusalReason};
 pub use socket_port::SocketPort;
+pub use tap::{Tap, VNET_HEADER_BYTES};

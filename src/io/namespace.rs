@@ -9,6 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -39,6 +40,14 @@ pub enum NamespaceError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// There is no network namespace at this path.
+    #[error("cannot open the network namespace {path}: {source}; `ip netns` lists those with a name, under /run/netns")]
+    Unknown {
+        /// The path given.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// Namespaces exist, but a device or address in one could not be set up.
     #[error("cannot {what} {name} in the namespace: {source}")]
     Device {
@@ -50,6 +59,9 @@ pub enum NamespaceError {
         source: io::Error,
     },
 }
+
+/// `ioctl_nsfs(2)`: which kind of namespace a file is.
+const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
 
 /// A network namespace, its `lo` up.
 #[derive(Debug)]
@@ -78,6 +90,18 @@ impl Namespace {
         let namespace = Self { file };
         namespace.set_link("lo", |link| up(link, true))?;
         Ok(namespace)
+    }
+
+    /// One that exists already: `/run/netns/NAME` as `ip netns` makes them, or `/proc/PID/ns/net`. It lives on without this value.
+    pub fn open(path: &Path) -> Result<Self, NamespaceError> {
+        let open = || {
+            let file = File::open(path)?;
+            // SAFETY: the call takes no pointers; on what is no namespace it fails.
+            let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
+            if kind == libc::CLONE_NEWNET { Ok(file) } else { Err(io::Error::other("it is no network namespace")) }
+        };
+        let file = open().map_err(|source| NamespaceError::Unknown { path: path.display().to_string(), source })?;
+        Ok(Self { file })
     }
 
     /// Moves the calling thread into it, for the rest of the thread's life.

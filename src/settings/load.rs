@@ -2,6 +2,7 @@
 
 use super::Settings;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -70,18 +71,7 @@ impl Settings {
 
     /// Reads `text`, which came from `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
-        toml::from_str(text).map_err(|error| {
-            let span = error.span().unwrap_or(0..0);
-            let (line, column) = position(text, span.start);
-            let key = key_at(text, &span).unwrap_or_default();
-            SettingsError::Refused {
-                path: path.to_owned(),
-                line,
-                column,
-                key,
-                problem: error.message().trim().to_owned(),
-            }
-        })
+        parse(text, path)
     }
 
     /// Checks what single values cannot tell: that they go together, and that there is something to serve.
@@ -142,6 +132,16 @@ fn keys() -> String {
     names.join(", ")
 }
 
+/// Reads TOML `text`, which came from `path`, into any type whose values check themselves.
+pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, SettingsError> {
+    toml::from_str(text).map_err(|error| {
+        let span = error.span().unwrap_or(0..0);
+        let (line, column) = position(text, span.start);
+        let key = key_at(text, &span).unwrap_or_default();
+        SettingsError::Refused { path: path.to_owned(), line, column, key, problem: error.message().trim().to_owned() }
+    })
+}
+
 /// What the verbs library can show under `/sys/class/infiniband`.
 fn is_device_name(name: &str) -> bool {
     (1..=63).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
@@ -166,6 +166,10 @@ fn key_at(text: &str, span: &Range<usize>) -> Option<String> {
             let name = if path.is_empty() { key.get_ref().to_string() } else { format!("{path}.{}", key.get_ref()) };
             let inner = match value.get_ref() {
                 DeValue::Table(inner) => descend(inner, span, &name),
+                DeValue::Array(items) => items.iter().find_map(|item| match item.get_ref() {
+                    DeValue::Table(inner) => descend(inner, span, &name),
+                    _ => None,
+                }),
                 _ => None,
             };
             let holds = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;

@@ -9,9 +9,9 @@ mod load;
 pub mod logging;
 mod overrides;
 pub mod reload;
-mod units;
+pub(crate) mod units;
 
-pub use load::SettingsError;
+pub use load::{SettingsError, parse};
 pub use overrides::Overrides;
 pub use units::{Size, Time};
 

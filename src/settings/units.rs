@@ -173,12 +173,12 @@ pub(super) fn number<'de, D: Deserializer<'de>, const MIN: u32, const MAX: u32>(
 }
 
 /// For `deserialize_with`: a size from `MIN` to `MAX` bytes.
-pub(super) fn size<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(d: D) -> Result<Size, D::Error> {
+pub(crate) fn size<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(d: D) -> Result<Size, D::Error> {
     d.deserialize_str(Between { what: "a size", min: Size(MIN), max: Size(MAX) })
 }
 
 /// For `deserialize_with`: a time from `MIN` to `MAX` nanoseconds.
-pub(super) fn time<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(d: D) -> Result<Time, D::Error> {
+pub(crate) fn time<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(d: D) -> Result<Time, D::Error> {
     d.deserialize_str(Between { what: "a time", min: Time(MIN), max: Time(MAX) })
 }
 
