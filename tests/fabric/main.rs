@@ -6,8 +6,8 @@ mod stage;
 
 use holdfast::io::Tap;
 use holdfast::io::namespace::run_test;
-use holdfast::wire::Ecn;
 use holdfast::wire::frame::parse_ethernet;
+use holdfast::wire::{Ecn, Ipv4};
 use nix::sys::signal::Signal;
 use socket2::SockRef;
 use stage::{PATIENCE, Stage, address, until};
@@ -163,6 +163,38 @@ fn super_packets_pass_whole_or_in_pieces() {
             assert!(arrived <= of("passed"));
             arrived > 0 && arrived % 50 != 0 && of("lost_by_chance") > 0
         });
+        stage.quit();
+    });
+}
+
+#[test]
+fn vlan_tags_keep_their_place() {
+    run_test("vlan_tags_keep_their_place", || {
+        let mut stage = Stage::start(TWO_CIRCUITS, &[]);
+        let [from, mut to] = [0, 1].map(|rack| stage.end(rack).run(|| Tap::open(stage::INTERFACE)).unwrap().unwrap());
+        // The kernel takes the tag out of the frame at each hop, and counts the place of an unfinished checksum without it.
+        let udp = [&[0xc0, 0, 0x1b, 0x58][..], &(8 + 100_u16).to_be_bytes(), &[0; 2], &[9; 100]].concat();
+        let ip = Ipv4::new([198, 18, 5, 1].into(), [198, 18, 5, 2].into()).emit(udp.len() as u16);
+        let addresses = [2, 9, 0, 0, 0, 2, 2, 9, 0, 0, 0, 1];
+        let tagged = [&addresses[..], &[0x81, 0, 0xa0, 5], &[8, 0], &ip, &udp].concat();
+        let place = [38, 6].map(u16::to_ne_bytes);
+        let unfinished = [&[1, 0, 0, 0, 0, 0], place.as_flattened()].concat().try_into().unwrap();
+        for vnet in [[0; 10], unfinished] {
+            from.send(&vnet, &tagged).unwrap();
+            let mut seen = Vec::new();
+            until("the frame arrives", || {
+                let mut sink = |vnet, bytes: Vec<u8>| {
+                    if bytes.starts_with(&addresses) {
+                        seen.push((vnet, bytes));
+                    }
+                };
+                to.receive(64, &mut sink).unwrap();
+                !seen.is_empty()
+            });
+            assert_eq!(seen, [(vnet, tagged.clone())]);
+        }
+        let stats = stage.stats();
+        assert_eq!(stats["sockets"]["b"], serde_json::json!({ "missed": 0, "refused": 0 }), "{stats}");
         stage.quit();
     });
 }
