@@ -12,7 +12,7 @@ use super::publish::Publication;
 use super::waiter::{Ready, Waiter, Waker};
 use crate::control::worker::{Request, Requests};
 use crate::counters::Publisher;
-use crate::engine::Engine;
+use crate::engine::{Engine, PathNotice};
 use crate::io::Port;
 use crate::ipc::server::{Permissions, PortStatus, Server};
 use crate::path::HoldPolicy;
@@ -356,7 +356,21 @@ impl Worker {
         Ok(())
     }
 
+    /// Tells the log what happened to paths.
+    fn log_paths(&mut self) {
+        while let Some(notice) = self.engine.poll_path_notice() {
+            match notice {
+                PathNotice::Dark { peer, cause } => info!(%peer, cause = cause.name(), "the path is dark"),
+                PathNotice::Light { peer, dark } => info!(%peer, ?dark, "the path has light"),
+                PathNotice::Lost { peer, queue_pairs } => {
+                    warn!(%peer, queue_pairs, "the path was dark for longer than hold_max; what waited has failed");
+                }
+            }
+        }
+    }
+
     fn publish(&mut self, now: Instant) {
+        self.log_paths();
         self.next_publication = now + PUBLISH_EVERY;
         self.publication.publish(&mut self.engine, self.port.as_mut(), self.clients.server(), self.clients.visits());
     }

@@ -239,7 +239,7 @@ impl Engine {
         if anew {
             qp.handle_light(&mut cx);
         } else {
-            qp.handle_doubt(&mut cx);
+            qp.handle_doubt(&mut cx, false);
         }
         let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
         self.paths.note(now, seat, needs);
@@ -334,7 +334,7 @@ impl Engine {
         let unheard = timed_out.is_some_and(|waited| on.life.is_silent_for(now, waited));
         if unheard {
             // Nothing was heard of anybody there meanwhile: that is no news of this queue pair.
-            qp.handle_light(&mut self.shared.context(path_now));
+            qp.handle_doubt(&mut self.shared.context(path_now), true);
         } else {
             qp.handle_timeout(&mut self.shared.context(path_now));
         }

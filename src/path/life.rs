@@ -271,7 +271,8 @@ impl Life {
 
     /// The peer's host says that it is alive: if a queue pair of it does not answer, it is not for want of light.
     pub fn handle_alive(&mut self, now: Instant) {
-        self.answered = now;
+        // It was asked when a timer was started, perhaps at this very moment: the word came after that.
+        self.answered = now + Duration::from_nanos(1);
         match self.state {
             PathState::Suspect => {
                 self.calm = (self.calm + 1).min(MOST_CALM);

@@ -10,19 +10,17 @@ impl Qp {
         self.req.awaits() && self.req.rnr_until.is_none() && matches!(self.state(), QpState::Rts | QpState::Sqd)
     }
 
-    /// There may be light again, after packets were lost without a trace. Asks with one packet, the oldest unanswered one, how far
-    /// the peer is; its answer says what is to be sent again. Costs no retry: the peer was not asked.
+    /// There is light again, after packets were lost without a trace. Asks with one packet, the oldest unanswered one, how far the peer
+    /// is; its answer says what is to be sent again. Costs no retry: the peer was not asked.
     pub fn handle_light(&mut self, cx: &mut Context<'_>) {
-        if self.init.kind == QpType::Rc && self.awaits_answer() {
-            self.rc_ask();
-            self.rc_arm_timer(cx.now);
-        }
+        self.handle_doubt(cx, true);
+        self.req.pardons = 0;
     }
 
-    /// No answer has come for a while, but the light may be there: asks as at the light; the ACK timer runs on.
-    pub fn handle_doubt(&mut self, cx: &mut Context<'_>) {
+    /// No answer has come for a while, from nobody on the path: asks as at the light. The ACK timer starts anew or runs on.
+    pub fn handle_doubt(&mut self, cx: &mut Context<'_>, starts_anew: bool) {
         if self.init.kind == QpType::Rc && self.awaits_answer() {
-            let timer = self.req.timer;
+            let timer = self.req.timer.filter(|_| !starts_anew);
             self.rc_ask();
             self.req.timer = timer;
             self.rc_arm_timer(cx.now);
@@ -41,9 +39,10 @@ impl Qp {
         waits
     }
 
-    /// How long its ACK timer ran, if it has run out.
+    /// For how long it has waited for an answer, if its ACK timer has run out.
     pub fn timed_out_after(&self, now: Instant) -> Option<Duration> {
-        self.req.timer.filter(|at| *at <= now).and_then(|_| self.rc_ack_timeout())
+        let at = self.req.timer.filter(|at| *at <= now)?;
+        Some(self.rc_ack_timeout()? + now.since(at))
     }
 
     /// It rides another path, whose clock shows something else at the same moment.

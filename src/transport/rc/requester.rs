@@ -125,7 +125,7 @@ impl Requester {
 
     /// All else waits for the answer to one packet.
     pub(super) fn ask(&mut self) {
-        (self.asking, self.pardons, self.asked_again) = (true, 0, None);
+        (self.asking, self.asked_again) = (true, None);
     }
 
     /// The peer was heard.
