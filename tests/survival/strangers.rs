@@ -110,8 +110,9 @@ fn a_queue_pair_of_an_earlier_life_is_nobody() {
         assert!(others.iter().all(|other| other.qpn() != qpn));
         assert_eq!(target.outcome(&ours, op, own.whole()), WcStatus::RetryExceeded);
         assert!(target.is_untouched());
+        // And those that asked whether it is the light that is gone.
         let sent = u64::from(options().retry_count) + 1;
-        until("each packet is counted", || pair.daemons[1].metrics().dropped("unknown_qp") == sent);
+        until("each packet is counted", || pair.daemons[1].metrics().dropped("unknown_qp") >= sent);
     });
 }
 
