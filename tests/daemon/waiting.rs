@@ -91,8 +91,8 @@ fn for_a_peer_that_does_not_answer() {
         sender.post(&a, SendOp::Write { va: 0, rkey: 0 });
         a
     });
-    // Without an ACK timer nothing is ever sent again.
-    shown(&daemons[0], &patient, "waits for       the peer's answer (ACK), 7 of 7 retries left");
+    // Without an ACK timer no retry is ever spent, but the silent path is asked for light.
+    shown(&daemons[0], &patient, "waits for       what was lost to arrive; no answer, 7 of 7 retries left");
     let failed =
         shown(&daemons[0], &failing, "failed by       a send request failed: retries exceeded: the peer did not");
     assert!(failed.contains(", ERROR\n") && failed.contains("waits for       nothing more: it has failed"), "{failed}");
