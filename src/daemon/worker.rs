@@ -298,7 +298,7 @@ impl Worker {
                 self.clients.attach(now, socket, permissions, place, &self.waiter);
             }
             Order::Poll(policy) => self.poller.set_policy(policy),
-            Order::Hold(policy) => self.engine.set_hold_policy(policy),
+            Order::Hold(policy) => self.engine.set_hold_policy(now, policy),
             Order::Link(status) => {
                 self.clients.set_port(status);
                 self.engine.set_link(now, status.active, status.path_mtu);

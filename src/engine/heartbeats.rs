@@ -1,12 +1,10 @@
 //! Heartbeats on the wire: asked when a path is silent, answered whoever asks.
 
-use super::paths::Path;
 use super::{DropReason, Engine, Entry};
 use crate::path::Heartbeat;
 use crate::time::Instant;
 use crate::transport::{AddressVector, Burst, BurstLimits};
-use crate::wire::icrc::Icrc;
-use crate::wire::{Bth, Datagram, Deth, GSI_QKEY, HeaderBuf, MAD_LEN, Opcode, Packet, Psn, Qpn, UDP_LEN};
+use crate::wire::{Bth, Datagram, Deth, GSI_QKEY, HeaderBuf, MAD_LEN, Opcode, Packet, Psn, Qpn};
 use chacha20::rand_core::Rng;
 
 /// Answers that wait to be sent; more questions get none.
@@ -16,8 +14,7 @@ impl Engine {
     /// Asks the host at the far end of a path whether it is alive.
     pub(super) fn ask_host(&mut self, now: Instant, path: u32) {
         let Some(on) = self.paths.get_mut(path) else { return };
-        let nonce = self.nonces.next_u64();
-        (on.nonce, on.asked_host) = (Some(nonce), Some(now));
+        let nonce = on.questions.ask(now, || self.nonces.next_u64());
         let Some(slot) = on.members.iter().next().map(|(_, member)| member.slot) else { return };
         let Some(Entry { qp, .. }) = self.qps.get(slot as usize) else { return };
         // The answer comes to a queue pair number of this worker.
@@ -29,7 +26,7 @@ impl Engine {
     pub(super) fn doubt_host(&mut self, now: Instant, path: u32) {
         let Some(on) = self.paths.get(path).filter(|on| on.life.is_open() && on.peer.is_some()) else { return };
         let every = on.life.policy().probe_every;
-        if on.life.policy().enabled && on.asked_host.is_none_or(|asked| now.since(asked) >= every) {
+        if on.life.policy().enabled && !on.questions.is_fresh(now, every) {
             self.ask_host(now, path);
         }
     }
@@ -52,12 +49,10 @@ impl Engine {
             }
             return Some(Ok(()));
         }
-        let asked = |path: &mut Path| path.nonce.take_if(|nonce| *nonce == heartbeat.nonce).is_some();
         let path = self.paths.of_peer(from.to_canonical());
-        let Some(path) = path.filter(|path| self.paths.get_mut(*path).is_some_and(asked)) else {
-            return Some(Err(DropReason::Heartbeat));
-        };
-        self.hear_host(now, path);
+        let asked = |path: &u32| self.paths.get_mut(*path).is_some_and(|on| on.questions.take(heartbeat.nonce));
+        let Some(path) = path.filter(asked) else { return Some(Err(DropReason::Heartbeat)) };
+        self.with_path(now, path, |on| on.life.handle_alive(now));
         Some(Ok(()))
     }
 
@@ -65,15 +60,9 @@ impl Engine {
         let pkey = self.shared.pkeys.first().copied().unwrap_or(crate::wire::DEFAULT_PKEY);
         let mut headers = HeaderBuf::new(&Bth { pkey, ..Bth::new(Opcode::UD_SEND_ONLY, to, Psn::new(0)) });
         headers.push_deth(&Deth { qkey: GSI_QKEY, src_qp: from });
-        let mut packet = headers.as_bytes().to_vec();
-        packet.extend_from_slice(&heartbeat.emit());
-        let Some(ip) = av.ip_header(0) else { return };
-        let udp_len = packet.len() + crate::wire::ICRC_LEN + UDP_LEN;
-        let icrc = Icrc::start(&ip, av.source_port, udp_len as u16, &packet).finish();
-        packet.extend_from_slice(&icrc.to_le_bytes());
         let limits = BurstLimits { max_packets: 1, max_bytes: 2 * MAD_LEN as u32, ..BurstLimits::default() };
         let mut burst = Burst::new(limits);
-        if burst.push_raw(av, &packet) {
+        if burst.push_bytes(&self.shared.memory, av, &headers, &heartbeat.emit()) {
             self.aside.push_back((to, burst));
         }
     }

@@ -6,7 +6,9 @@
 
 use super::paths::{NEAR, Needs, Path, Seat, soonest_after};
 use super::{Engine, Entry};
-use crate::path::{Action, DarkCause, HoldPolicy, PathChange, PathEvent, PathEventError, PathRecord, PathState};
+use crate::path::{
+    Action, DarkCause, HoldPolicy, IpPrefix, PathChange, PathEvent, PathEventError, PathRecord, PathState,
+};
 use crate::time::{Duration, Instant};
 use core::net::IpAddr;
 
@@ -34,8 +36,8 @@ pub struct PathStatus {
     pub for_: Duration,
     /// Queue pairs that ride it.
     pub queue_pairs: u32,
-    /// How it is held.
-    pub policy: HoldPolicy,
+    /// In the dark for longer, what waits fails.
+    pub hold_max: Duration,
     /// What it has been through.
     pub record: PathRecord,
 }
@@ -72,26 +74,20 @@ impl Engine {
     pub fn handle_path_event(&mut self, now: Instant, event: &PathEvent) -> Result<u32, PathEventError> {
         self.now = self.now.max(now);
         self.paths.ledger.handle_event(event)?;
-        let is_concerned = |path: &Path| path.peer.is_some_and(|peer| event.peers.contains(peer));
-        let concerned: Vec<u32> = self.paths.far().filter(|(_, path)| is_concerned(path)).map(|(id, _)| id).collect();
-        for &path in &concerned {
-            self.with_path(now, path, |path| path.life.handle_change(now, event.change));
-        }
-        Ok(concerned.len() as u32)
+        Ok(self.with_paths(now, Some(event.peers), |path| path.life.handle_change(now, event.change)))
     }
 
     /// The carrier came or went: without one all paths are dark.
     pub(super) fn handle_carrier(&mut self, now: Instant, is_up: bool) {
-        let all: Vec<u32> = self.paths.far().map(|(id, _)| id).collect();
-        for path in all {
-            self.with_path(now, path, |path| path.life.handle_carrier(now, is_up));
-        }
+        self.with_paths(now, None, |path| path.life.handle_carrier(now, is_up));
     }
 
-    /// Changes how paths are held.
-    pub fn set_hold_policy(&mut self, policy: HoldPolicy) {
+    /// Changes how paths are held. What a controller said of a path stands.
+    pub fn set_hold_policy(&mut self, now: Instant, policy: HoldPolicy) {
+        self.now = self.now.max(now);
         self.shared.limits.pardons = pardons(&policy);
         self.paths.set_policy(policy);
+        self.with_paths(now, None, |path| path.life.set_policy(now, policy));
     }
 
     /// All paths that queue pairs ride.
@@ -123,7 +119,7 @@ fn status(now: Instant, path: &Path) -> Option<PathStatus> {
         cause: path.life.cause(),
         for_: now.since(path.life.since()),
         queue_pairs: path.members.len() as u32,
-        policy: *path.life.policy(),
+        hold_max: path.life.hold_max(),
         record: *path.life.record(),
     })
 }
@@ -169,16 +165,21 @@ impl Engine {
 
 // What follows from it.
 impl Engine {
+    /// Tells the paths to some peers, or to all, something, and does what follows; how many they are.
+    fn with_paths(&mut self, now: Instant, to: Option<IpPrefix>, tell: impl Fn(&mut Path)) -> u32 {
+        let is_meant = |peer: Option<IpAddr>| peer.is_some_and(|peer| to.is_none_or(|to| to.contains(peer)));
+        let meant: Vec<u32> = self.paths.far().filter(|(_, path)| is_meant(path.peer)).map(|(id, _)| id).collect();
+        for path in &meant {
+            self.with_path(now, *path, &tell);
+        }
+        meant.len() as u32
+    }
+
     /// Tells a path something, and does what follows.
     pub(super) fn with_path(&mut self, now: Instant, path: u32, tell: impl FnOnce(&mut Path)) {
         let Some(on) = self.paths.get_mut(path) else { return };
         tell(on);
         self.follow(now, path);
-    }
-
-    /// The peer's host says that it is alive.
-    pub(super) fn hear_host(&mut self, now: Instant, path: u32) {
-        self.with_path(now, path, |on| on.life.handle_alive(now));
     }
 
     /// A packet of the peer came.
@@ -241,8 +242,7 @@ impl Engine {
         } else {
             qp.handle_doubt(&mut cx, false);
         }
-        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
-        self.paths.note(now, seat, needs);
+        self.paths.note(now, seat, Needs::of(qp, true));
     }
 
     fn thaw(&mut self, now: Instant, path: u32, dark: Duration) {
@@ -295,8 +295,7 @@ impl Engine {
                 continue;
             }
             failed += 1;
-            let needs = Needs { deadline: qp.poll_timeout(), answer: false, turn: false };
-            self.paths.note(now, seat, needs);
+            self.paths.note(now, seat, Needs::of(qp, false));
             self.totals.note(slot);
         }
         self.counters.path_lost_queue_pairs += u64::from(failed);
@@ -338,8 +337,8 @@ impl Engine {
         } else {
             qp.handle_timeout(&mut self.shared.context(path_now));
         }
-        let deadline = qp.poll_timeout().map(|deadline| deadline.max(soonest_after(path_now)));
-        let needs = Needs { deadline, answer: qp.awaits_answer(), turn: true };
+        let mut needs = Needs::of(qp, true);
+        needs.deadline = needs.deadline.map(|deadline| deadline.max(soonest_after(path_now)));
         self.paths.note(now, seat, needs);
         if timed_out.is_some() {
             self.doubt_host(now, seat.path);

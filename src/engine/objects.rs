@@ -238,7 +238,7 @@ impl Engine {
             return Some(waiting);
         }
         let for_ = now.since(path.life.since());
-        let ends_in = path.life.policy().hold_max.saturating_sub(for_);
+        let ends_in = path.life.hold_max().saturating_sub(for_);
         Some(Waiting { reason: Wait::Dark, waited: Some(for_), ends_in: Some(ends_in) })
     }
 
@@ -294,8 +294,7 @@ impl Engine {
                 entry.qp.modify(&mut self.shared.context(path_now), &QpAttributes::to(QpState::Err), AttrMask::STATE);
             debug_assert!(failed.is_ok());
             self.shared.events.push_back(crate::transport::Event::QpFatal(entry.qp.qpn()));
-            let needs = Needs { deadline: entry.qp.poll_timeout(), answer: false, turn: false };
-            self.paths.note(now, entry.seat, needs);
+            self.paths.note(now, entry.seat, Needs::of(&entry.qp, false));
         }
     }
 }

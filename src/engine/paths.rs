@@ -5,6 +5,7 @@ use super::ready::ReadyQueue;
 use super::wheel::TimerWheel;
 use crate::path::{HoldPolicy, Ledger, Life, PathClock};
 use crate::time::{Duration, Instant};
+use crate::transport::Qp;
 use core::net::IpAddr;
 use slab::Slab;
 use std::collections::HashMap;
@@ -38,6 +39,48 @@ pub(super) struct Needs {
     pub(super) turn: bool,
 }
 
+impl Needs {
+    /// What a queue pair needs; `turn` if it may have something to send.
+    #[inline]
+    pub(super) fn of(qp: &Qp, turn: bool) -> Self {
+        Self { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn }
+    }
+}
+
+/// What the peer's host was asked, and answered: numbers that count up from one that nobody guesses.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Questions {
+    first: Option<u64>,
+    asked: u64,
+    answered: u64,
+    last: Option<Instant>,
+}
+
+impl Questions {
+    /// The number of the next question; `first` makes the first one.
+    pub(super) fn ask(&mut self, now: Instant, first: impl FnOnce() -> u64) -> u64 {
+        self.last = Some(now);
+        self.asked += 1;
+        self.first.get_or_insert_with(first).wrapping_add(self.asked - 1)
+    }
+
+    /// Takes an answer; false if it is to none of the questions since the last that was answered.
+    pub(super) fn take(&mut self, nonce: u64) -> bool {
+        let Some(first) = self.first else { return false };
+        let number = nonce.wrapping_sub(first);
+        let is_new = (self.answered..self.asked).contains(&number);
+        if is_new {
+            self.answered = number + 1;
+        }
+        is_new
+    }
+
+    /// Whether it was asked within `every` before `now`.
+    pub(super) fn is_fresh(&self, now: Instant, every: Duration) -> bool {
+        self.last.is_some_and(|last| now.since(last) < every)
+    }
+}
+
 /// One path.
 #[derive(Debug)]
 pub(super) struct Path {
@@ -52,10 +95,7 @@ pub(super) struct Path {
     awaiting: ReadyQueue,
     /// Counts darknesses.
     pub(super) darkness: u64,
-    /// Of the question to the peer's host that is not answered yet.
-    pub(super) nonce: Option<u64>,
-    /// When it was asked last.
-    pub(super) asked_host: Option<Instant>,
+    pub(super) questions: Questions,
     /// When the next queue pairs go on, while it thaws.
     pub(super) thaws_at: Option<Instant>,
 }
@@ -71,8 +111,7 @@ impl Path {
             ready: ReadyQueue::default(),
             awaiting: ReadyQueue::default(),
             darkness: 0,
-            nonce: None,
-            asked_host: None,
+            questions: Questions::default(),
             thaws_at: None,
         }
     }
@@ -114,8 +153,9 @@ pub(super) struct Paths {
     by_peer: HashMap<IpAddr, u32>,
     /// Lit paths on which somebody has something to send.
     turns: ReadyQueue,
-    /// When to look after each path.
+    /// When to look after each path, but for those touched since.
     deadlines: TimerWheel,
+    touched: ReadyQueue,
     pub(super) ledger: Ledger,
     policy: HoldPolicy,
 }
@@ -124,8 +164,15 @@ impl Paths {
     pub(super) fn new(policy: HoldPolicy, now: Instant) -> Self {
         let mut table = Slab::new();
         table.insert(Path::new(None, HoldPolicy { enabled: false, ..policy }, now));
-        let (turns, deadlines) = (ReadyQueue::default(), TimerWheel::new(now));
-        let mut paths = Self { table, by_peer: HashMap::new(), turns, deadlines, ledger: Ledger::default(), policy };
+        let mut paths = Self {
+            table,
+            by_peer: HashMap::new(),
+            turns: ReadyQueue::default(),
+            deadlines: TimerWheel::new(now),
+            touched: ReadyQueue::default(),
+            ledger: Ledger::default(),
+            policy,
+        };
         paths.reserve();
         paths
     }
@@ -134,6 +181,7 @@ impl Paths {
     fn reserve(&mut self) {
         self.turns.reserve(self.table.len());
         self.deadlines.reserve(self.table.len());
+        self.touched.reserve(self.table.len());
     }
 
     pub(super) fn get(&self, path: u32) -> Option<&Path> {
@@ -154,12 +202,9 @@ impl Paths {
         self.table.iter().map(|(id, path)| (id as u32, path)).filter(|(id, _)| *id != NEAR)
     }
 
-    /// Changes how paths are held, of now and later ones.
+    /// Changes how later paths are held.
     pub(super) fn set_policy(&mut self, policy: HoldPolicy) {
         self.policy = policy;
-        for (_, path) in self.table.iter_mut().filter(|(id, _)| *id != NEAR as usize) {
-            path.life.set_policy(policy);
-        }
     }
 
     /// The path to a peer, made if there is none; and whether it was made.
@@ -194,6 +239,7 @@ impl Paths {
         if path.members.is_empty() && seat.path != NEAR {
             self.turns.remove(seat.path);
             self.deadlines.set(seat.path, None);
+            self.touched.remove(seat.path);
             if let Some(peer) = self.table.try_remove(seat.path as usize).and_then(|path| path.peer) {
                 self.by_peer.remove(&peer);
             }
@@ -236,7 +282,14 @@ impl Paths {
                 self.turns.push(seat.path);
             }
         }
-        self.deadlines.set(seat.path, path.next_check());
+        self.touched.push(seat.path);
+    }
+
+    /// Looks anew when those paths are due that were touched: once a turn, not once a packet.
+    pub(super) fn settle(&mut self) {
+        while let Some(path) = self.touched.pop() {
+            self.deadlines.set(path, self.table.get(path as usize).and_then(Path::next_check));
+        }
     }
 
     /// Looks anew whether a path may send, and when it is due.
@@ -248,6 +301,7 @@ impl Paths {
             self.turns.remove(path);
         }
         self.deadlines.set(path, on.next_check().map(|at| at.max(not_before)));
+        self.touched.remove(path);
     }
 
     /// The queue pair whose turn it is. Paths take turns, and on each its queue pairs.
@@ -265,12 +319,12 @@ impl Paths {
         None
     }
 
-    /// Whether nobody waits for a turn that may have one.
+    /// Whether nobody waits for a turn that may have one, and it is known when each path is due.
     pub(super) fn is_idle(&self) -> bool {
-        self.turns.is_empty()
+        self.turns.is_empty() && self.touched.is_empty()
     }
 
-    /// A path that is due.
+    /// A path that is due. Only after [`Paths::settle`].
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         self.deadlines.pop_due(now)
     }

@@ -1,9 +1,8 @@
 //! Which queue pair a packet is for, and whether it may come in.
 
-use super::paths::{NEAR, Needs};
+use super::paths::NEAR;
 use super::{DropReason, Engine, Entry};
 use crate::time::Instant;
-use crate::transport::Refusal;
 use crate::wire::icrc::{self, Verdict};
 use crate::wire::{Datagram, Ecn, Opcode, Operation, Packet, Qpn};
 
@@ -64,11 +63,11 @@ impl Engine {
         let Entry { qp, seat, .. } = self.qps.get_mut(slot as usize).ok_or(DropReason::UnknownQp)?;
         let seat = *seat;
         let taken = qp.handle_packet(&mut self.shared.context(self.paths.time(seat.path, now)), &packet, datagram);
-        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
-        self.paths.note(now, seat, needs);
-        if seat.path != NEAR && !matches!(taken, Err(Refusal::Source | Refusal::Service | Refusal::Pkey)) {
+        // Only what fits the connection is a sign of life: anybody can write a QPN.
+        if seat.path != NEAR && taken.is_ok() {
             self.hear(now, seat.path, packet.opcode().is_answer());
         }
+        self.look_after(now, slot);
         taken.map_err(DropReason::Refused)
     }
 

@@ -29,7 +29,10 @@ impl Engine {
         let mut local_turns = LOCAL_TURNS;
         while local_turns > 0 {
             burst.clear();
-            let Some(slot) = self.next_turn(now) else { return false };
+            let Some(slot) = self.next_turn(now) else {
+                self.paths.settle();
+                return false;
+            };
             let exchanged = self.exchange(now, slot);
             let filled = self.fill(now, slot, burst);
             if filled && !self.stays_here(self.peer_of(slot), burst) {
@@ -64,8 +67,7 @@ impl Engine {
         let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return false };
         let poll = qp.poll_transmit(&mut self.shared.context(self.paths.time(seat.path, now)), burst);
         let filled = poll == Poll::Filled;
-        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: filled };
-        self.paths.note(now, *seat, needs);
+        self.paths.note(now, *seat, Needs::of(qp, filled));
         self.totals.note(slot);
         filled
     }
@@ -107,6 +109,7 @@ impl Engine {
     /// Does what is due at `now`: ACK timeouts, ends of RNR waits, delayed ACKs; silence, probes and the end of patience of paths.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
+        self.paths.settle();
         while let Some(path) = self.paths.pop_due(now) {
             self.handle_path_timeout(now, path);
         }

@@ -46,8 +46,7 @@ impl Engine {
         let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return Err(QpError::Unknown(qpn)) };
         let result = f(qp, &mut self.shared.context(self.paths.time(seat.path, now)));
         if result.is_ok() {
-            let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
-            self.paths.note(now, *seat, needs);
+            self.paths.note(now, *seat, Needs::of(qp, true));
         }
         result.map_err(QpError::Refused)
     }
@@ -55,8 +54,7 @@ impl Engine {
     /// Looks after a queue pair's timer and its turn.
     pub(super) fn look_after(&mut self, now: Instant, slot: u32) {
         let Some(Entry { qp, seat, .. }) = self.qps.get(slot as usize) else { return };
-        let needs = Needs { deadline: qp.poll_timeout(), answer: qp.awaits_answer(), turn: true };
-        self.paths.note(now, *seat, needs);
+        self.paths.note(now, *seat, Needs::of(qp, true));
     }
 
     /// Brings what was written to processes' memory there, and fails the queue pairs of a process whose memory is gone.

@@ -207,9 +207,7 @@ impl LineConfig {
 impl Config {
     /// Reads a file, and checks it as a whole.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
-        Self::parse(&text, path)
+        Self::parse(&settings::read(path)?, path)
     }
 
     /// Reads `text`, which came from `path`, and checks it as a whole.

@@ -1,6 +1,6 @@
 //! The clock of a path.
 
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 
 /// A path's own time: the engine's, less the time for which it was stopped.
 ///
@@ -8,19 +8,20 @@ use crate::time::{Duration, Instant};
 /// pairs of the path in one step, however many they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PathClock {
-    lost: Duration,
+    /// For each packet: whole nanoseconds are cheaper than a duration.
+    lost_ns: u64,
     stopped_at: Option<Instant>,
 }
 
 impl PathClock {
     /// Path time when the engine's time is `now`.
     pub fn at(&self, now: Instant) -> Instant {
-        self.stopped_at.unwrap_or(now) - self.lost
+        Instant::from_ns(self.stopped_at.unwrap_or(now).as_ns().saturating_sub(self.lost_ns))
     }
 
     /// When the engine's time reaches the path time `deadline`; `None` while the clock stands.
     pub fn when(&self, deadline: Instant) -> Option<Instant> {
-        self.stopped_at.is_none().then(|| deadline + self.lost)
+        self.stopped_at.is_none().then(|| Instant::from_ns(deadline.as_ns().saturating_add(self.lost_ns)))
     }
 
     /// Stops; without effect if it stands already.
@@ -31,7 +32,7 @@ impl PathClock {
     /// Runs on from where it stopped.
     pub fn start(&mut self, now: Instant) {
         if let Some(stopped_at) = self.stopped_at.take() {
-            self.lost += now.since(stopped_at);
+            self.lost_ns += now.as_ns().saturating_sub(stopped_at.as_ns());
         }
     }
 }

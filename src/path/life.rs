@@ -119,10 +119,12 @@ pub struct PathRecord {
 
 /// A packet that was under way when the dark began is no sign of light.
 const GUARD: Duration = Duration::from_micros(500);
-/// A peer that answers so slowly is waited for so much longer than it last took.
+/// A peer is waited for so many times as long as its answers lately took.
 const PATIENCE: u32 = 4;
-/// No slower peer is believed.
+/// What takes longer says nothing of the peer: it was dark.
 const SLOWEST: Duration = Duration::from_millis(50);
+/// What answers took fades by this part with each that comes sooner.
+const FADING: u32 = 8;
 
 /// Doublings of the patience with a peer whose host is alive.
 const MOST_CALM: u32 = 5;
@@ -146,6 +148,8 @@ impl Causes {
 #[derive(Clone, Debug)]
 pub struct Life {
     policy: HoldPolicy,
+    /// What the controller said of this path.
+    hold_max: Option<Duration>,
     state: PathState,
     causes: Causes,
     /// Of the present state.
@@ -176,6 +180,7 @@ impl Life {
     pub fn new(policy: HoldPolicy, now: Instant) -> Self {
         Self {
             policy,
+            hold_max: None,
             state: PathState::Lit,
             causes: Causes::default(),
             since: now,
@@ -213,6 +218,11 @@ impl Life {
         &self.policy
     }
 
+    /// How long it is held in the dark: as the controller says, or else as all paths.
+    pub fn hold_max(&self) -> Duration {
+        self.hold_max.unwrap_or(self.policy.hold_max)
+    }
+
     /// What it has been through.
     pub fn record(&self) -> &PathRecord {
         &self.record
@@ -230,7 +240,7 @@ impl Life {
 
     /// How long answers may take.
     fn patience(&self) -> Duration {
-        self.policy.detect.max(self.slowest.min(SLOWEST) * PATIENCE) * (1 << self.calm)
+        self.policy.detect.max(self.slowest * PATIENCE) * (1 << self.calm)
     }
 
     /// Since when answers are due and none came.
@@ -255,17 +265,26 @@ impl Life {
     #[inline]
     pub fn handle_packet(&mut self, now: Instant, is_answer: bool) {
         if is_answer {
-            if let Some(asked) = self.asked {
-                let took = now.since(asked.max(self.answered));
-                self.slowest = took.max(self.slowest - self.slowest / 64);
-            }
-            (self.answered, self.calm) = (now, 0);
+            self.handle_answer(now);
         }
-        match self.state {
-            PathState::Lit | PathState::Thawing | PathState::Draining => {}
-            PathState::Suspect if is_answer => self.enter(now, PathState::Lit),
-            PathState::Suspect => {}
-            PathState::Dark | PathState::Lost => self.handle_sign_of_life(now),
+        if !self.is_open() {
+            self.handle_sign_of_life(now);
+        }
+    }
+
+    fn handle_answer(&mut self, now: Instant) {
+        if let Some(asked) = self.asked {
+            // Who is suspect was asked once more.
+            let since = if self.state == PathState::Suspect { self.since } else { asked.max(self.answered) };
+            let took = now.since(since);
+            self.slowest -= self.slowest / FADING;
+            if took > self.slowest && took <= SLOWEST {
+                self.slowest = took;
+            }
+        }
+        (self.answered, self.calm) = (now, 0);
+        if self.state == PathState::Suspect {
+            self.enter_light(now);
         }
     }
 
@@ -273,13 +292,12 @@ impl Life {
     pub fn handle_alive(&mut self, now: Instant) {
         // It was asked when a timer was started, perhaps at this very moment: the word came after that.
         self.answered = now + Duration::from_nanos(1);
-        match self.state {
-            PathState::Suspect => {
-                self.calm = (self.calm + 1).min(MOST_CALM);
-                self.enter(now, PathState::Lit);
-            }
-            PathState::Dark | PathState::Lost => self.handle_sign_of_life(now),
-            PathState::Lit | PathState::Draining | PathState::Thawing => {}
+        if self.state == PathState::Suspect {
+            self.calm = (self.calm + 1).min(MOST_CALM);
+            self.enter_light(now);
+        }
+        if !self.is_open() {
+            self.handle_sign_of_life(now);
         }
     }
 
@@ -292,9 +310,13 @@ impl Life {
         }
     }
 
-    /// Changes how it is held from now on.
-    pub fn set_policy(&mut self, policy: HoldPolicy) {
+    /// Changes how it is held from now on. Where nothing is held any more there is light.
+    pub fn set_policy(&mut self, now: Instant, policy: HoldPolicy) {
         self.policy = policy;
+        if !policy.enabled {
+            (self.causes, self.drains_at) = (Causes::default(), None);
+            self.settle(now);
+        }
     }
 
     /// The controller's word.
@@ -305,20 +327,22 @@ impl Life {
                 self.expected = expected;
                 if at <= now {
                     self.causes.announced = true;
-                } else if self.is_open() {
+                } else {
                     self.drains_at = Some(at);
-                    self.enter(now, PathState::Draining);
+                    if self.state == PathState::Lit {
+                        self.enter_light(now);
+                    }
                 }
             }
-            PathChange::Down => self.causes.announced = true,
+            PathChange::Down => (self.causes.announced, self.drains_at) = (true, None),
             PathChange::Up => {
                 self.drains_at = None;
                 (self.causes.announced, self.causes.silence) = (false, false);
                 if self.state == PathState::Draining {
-                    self.enter(now, PathState::Lit);
+                    self.enter_light(now);
                 }
             }
-            PathChange::HoldMax(hold_max) => self.policy.hold_max = hold_max,
+            PathChange::HoldMax(hold_max) => self.hold_max = Some(hold_max),
         }
         self.settle(now);
     }
@@ -335,7 +359,7 @@ impl Life {
     /// All queue pairs go on again.
     pub fn handle_thawed(&mut self, now: Instant) {
         if self.state == PathState::Thawing {
-            self.enter(now, PathState::Lit);
+            self.enter_light(now);
         }
     }
 
@@ -366,7 +390,7 @@ impl Life {
                 self.probe = true;
                 self.next_probe = Some(now + self.policy.probe_every);
             }
-            if now.since(self.since) >= self.policy.hold_max {
+            if now.since(self.since) >= self.hold_max() {
                 self.record.lost += 1;
                 self.enter(now, PathState::Lost);
                 self.action = Some(Action::GiveUp);
@@ -389,12 +413,16 @@ impl Life {
         (self.state, self.since) = (state, now);
     }
 
+    /// There is light, and perhaps an announcement that there will be none.
+    fn enter_light(&mut self, now: Instant) {
+        self.enter(now, if self.drains_at.is_some() { PathState::Draining } else { PathState::Lit });
+    }
+
     /// Goes into the dark or out of it, as the causes say.
     fn settle(&mut self, now: Instant) {
         match (self.causes.first(), self.is_open()) {
             (Some(cause), true) => {
                 self.record.darks += 1;
-                self.drains_at = None;
                 self.enter(now, PathState::Dark);
                 self.dark_since = now;
                 self.probe = false;
@@ -406,7 +434,10 @@ impl Life {
                 let dark = now.since(self.dark_since);
                 self.record.last_dark_ns = u64::try_from(dark.as_nanos()).unwrap_or(u64::MAX);
                 self.record.dark_ns = self.record.dark_ns.saturating_add(self.record.last_dark_ns);
-                (self.next_probe, self.expected, self.probe) = (None, Duration::ZERO, false);
+                (self.next_probe, self.probe) = (None, false);
+                if self.drains_at.is_none() {
+                    self.expected = Duration::ZERO;
+                }
                 // The silence of the dark is not to be held against who has light again.
                 self.asked = self.asked.map(|_| now);
                 self.enter(now, PathState::Thawing);
@@ -429,7 +460,7 @@ impl Life {
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.state == PathState::Dark {
-            let ends = self.since + self.policy.hold_max;
+            let ends = self.since + self.hold_max();
             // Without a carrier there is no use in probes.
             return Some(self.next_probe.filter(|_| !self.causes.carrier).map_or(ends, |at| at.min(ends)));
         }

@@ -116,11 +116,65 @@ fn a_slow_peer_gets_patience_and_an_answer_ends_suspicion() {
     let mut life = Life::new(HoldPolicy::default(), us(0));
     life.handle_awaiting(us(0), true);
     assert_eq!(live(&mut life, us(2_500)), [Action::Probe]);
-    life.handle_packet(us(2_600), true);
+    life.handle_packet(us(2_950), true);
     assert_eq!(life.state(), PathState::Lit);
-    // Four times as long as it took.
-    assert_eq!(live(&mut life, us(2_600 + 10_000)), [Action::Probe]);
-    assert_eq!(live(&mut life, us(2_600 + 10_400)), [Action::Freeze(DarkCause::Silence)]);
+    // Four times as long as it took since it was asked again, at 2 ms.
+    assert_eq!(live(&mut life, us(2_950 + 3_799)), [Action::Probe]);
+    assert_eq!(live(&mut life, us(2_950 + 3_800)), [Action::Freeze(DarkCause::Silence)]);
+}
+
+/// A second flap is found as soon as the first: that no answer came in the dark says nothing of the peer.
+#[test]
+fn a_darkness_does_not_make_a_peer_slow() {
+    let mut life = Life::new(HoldPolicy::default(), us(0));
+    life.handle_awaiting(us(0), true);
+    assert!(live(&mut life, us(3_000)).contains(&Action::Freeze(DarkCause::Silence)));
+    let light = 103_000;
+    live(&mut life, us(light));
+    life.handle_packet(us(light), true);
+    assert!(matches!(life.poll_action(), Some(Action::Thaw { .. })));
+    life.handle_thawed(us(light));
+    assert!(live(&mut life, us(light + 3_000)).contains(&Action::Freeze(DarkCause::Silence)));
+}
+
+/// What a short one seemed to say is forgotten with the answers that follow.
+#[test]
+fn patience_fades_with_quick_answers() {
+    let mut life = Life::new(HoldPolicy::default(), us(0));
+    life.handle_awaiting(us(0), true);
+    live(&mut life, us(10_000));
+    life.handle_packet(us(10_000), true);
+    assert!(matches!(life.poll_action(), Some(Action::Thaw { .. })));
+    life.handle_thawed(us(10_000));
+    for answer in 1..=24 {
+        life.handle_packet(us(10_000 + answer * 20), true);
+    }
+    let last = 10_000 + 24 * 20;
+    assert!(live(&mut life, us(last + 3_000)).contains(&Action::Freeze(DarkCause::Silence)));
+}
+
+#[test]
+fn a_darkness_before_the_prepared_one_does_not_undo_it() {
+    let mut life = Life::new(HoldPolicy::default(), us(0));
+    life.handle_change(us(0), PathChange::Prepare { at: us(9_000), expected: Duration::from_millis(10) });
+    life.handle_carrier(us(1_000), false);
+    life.handle_carrier(us(2_000), true);
+    while life.poll_action().is_some() {}
+    life.handle_thawed(us(2_000));
+    assert_eq!(life.state(), PathState::Draining);
+    assert_eq!(live(&mut life, us(18_999)), [Action::Freeze(DarkCause::Announced)]);
+}
+
+#[test]
+fn a_policy_that_holds_nothing_lights_what_is_dark_and_a_controllers_word_survives_a_reload() {
+    let mut life = Life::new(HoldPolicy::default(), us(0));
+    life.handle_change(us(0), PathChange::HoldMax(Duration::from_secs(7)));
+    life.handle_change(us(1), PathChange::Down);
+    assert!(matches!(life.poll_action(), Some(Action::Freeze(_))));
+    life.set_policy(us(2), HoldPolicy { hold_max: Duration::from_secs(9), ..HoldPolicy::default() });
+    assert_eq!((life.poll_action(), life.hold_max()), (None, Duration::from_secs(7)));
+    life.set_policy(us(3), HoldPolicy { enabled: false, ..HoldPolicy::default() });
+    assert!(matches!(life.poll_action(), Some(Action::Thaw { .. })));
 }
 
 #[test]

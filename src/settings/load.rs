@@ -64,9 +64,7 @@ impl fmt::Display for Key<'_> {
 impl Settings {
     /// Reads a file and checks each value by itself; [`Settings::check`] then checks the whole.
     pub fn load(path: &Path) -> Result<Self, SettingsError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
-        Self::parse(&text, path)
+        Self::parse(&read(path)?, path)
     }
 
     /// Reads `text`, which came from `path`.
@@ -130,6 +128,11 @@ impl Settings {
 fn keys() -> String {
     let names: Vec<String> = Settings::default().leaves().into_iter().map(|(key, _)| key).collect();
     names.join(", ")
+}
+
+/// Reads a file as text.
+pub fn read(path: &Path) -> Result<String, SettingsError> {
+    std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })
 }
 
 /// Reads TOML `text`, which came from `path`, into any type whose values check themselves.

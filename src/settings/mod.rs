@@ -11,7 +11,7 @@ mod overrides;
 pub mod reload;
 pub(crate) mod units;
 
-pub use load::{SettingsError, parse};
+pub use load::{SettingsError, parse, read};
 pub use overrides::Overrides;
 pub use units::{Size, Time};
 

@@ -191,6 +191,16 @@ impl Burst {
         Ok(())
     }
 
+    /// Adds a packet that no queue pair sends: `headers`, `payload`, pad and ICRC. `false` if it does not fit.
+    pub fn push_bytes(&mut self, memory: &Memory, av: &AddressVector, headers: &HeaderBuf, payload: &[u8]) -> bool {
+        let (header, len) = (headers.as_bytes().len() as u32, payload.len() as u32);
+        let stage = |list: &mut GatherList| {
+            list.push_bytes(payload);
+            Ok(())
+        };
+        self.fits(av, header, len) && self.stage(stage).is_ok() && self.push(memory, av, headers, len).is_ok()
+    }
+
     /// Adds a packet made elsewhere, from BTH to ICRC: for fault injection and measuring. `false` if it does not fit.
     pub fn push_raw(&mut self, av: &AddressVector, packet: &[u8]) -> bool {
         let len = packet.len() as u32;

@@ -1,7 +1,7 @@
 //! Paths: silence, darkness, light, and peers that are gone.
 
 use crate::pair::{Device, Pair};
-use holdfast::engine::PathNotice;
+use holdfast::engine::{DropReason, PathNotice};
 use holdfast::path::{DarkCause, IpPrefix, PathChange, PathEvent, PathState, Stamp};
 use holdfast::time::{Duration, Instant};
 use holdfast::transport::{QpType, SendOp, Wait, WcStatus};
@@ -147,6 +147,55 @@ fn a_queue_pair_that_is_gone_is_not_the_dark() {
         assert_eq!(statuses, [WcStatus::RetryExceeded], "local: {is_local}");
         assert_eq!(pair.a.engine.counters().path_lost_queue_pairs, 0);
     }
+}
+
+/// Whoever knows a QPN can send a packet to it; only one that fits the connection says that there is light.
+#[test]
+fn ghosts_are_no_sign_of_life() {
+    let mut pair = Pair::new();
+    let mut ghost = None;
+    for wr_id in 1..=2 {
+        write(&mut pair, wr_id);
+        for frame in pair.a.bursts(pair.now).iter().flatten() {
+            pair.b.engine.handle_datagram(pair.now, &frame.datagram());
+        }
+        let answer = pair.b.bursts(pair.now)[0][0].clone();
+        pair.a.engine.handle_datagram(pair.now, &answer.datagram());
+        ghost.get_or_insert(answer);
+    }
+    write(&mut pair, 3);
+    let start = pair.now;
+    pass(&mut pair, start + ms(10), false);
+    assert_eq!(state(&pair), PathState::Dark);
+    pair.a.engine.handle_datagram(pair.now, &ghost.unwrap().datagram());
+    assert_eq!(state(&pair), PathState::Dark);
+    pass(&mut pair, start + ms(11), true);
+    assert_eq!(state(&pair), PathState::Lit);
+}
+
+/// A long circuit: the light is asked for many times before the first answer can come.
+#[test]
+fn a_host_whose_answer_comes_after_the_next_question_is_heard() {
+    let mut pair = Pair::new();
+    write(&mut pair, 1);
+    let start = pair.now;
+    let mut questions = Vec::new();
+    while pair.now < start + ms(6) {
+        questions.extend(pair.a.bursts(pair.now).into_iter().flatten());
+        pair.now = pair.a.engine.poll_timeout().unwrap().max(pair.now + Duration::from_nanos(1));
+        pair.a.engine.handle_timeout(pair.now);
+    }
+    assert_eq!(state(&pair), PathState::Dark);
+    // Only what goes to QP 1: the host is alive, the queue pair says nothing.
+    pair.b.engine.destroy_qp(pair.qpn_b).unwrap();
+    let first = questions.iter().find(|frame| frame.bytes[5..8] == [0, 0, 1]).unwrap();
+    pair.b.engine.handle_datagram(pair.now, &first.datagram());
+    let answer = pair.b.bursts(pair.now)[0][0].clone();
+    pair.a.engine.handle_datagram(pair.now, &answer.datagram());
+    assert_ne!(state(&pair), PathState::Dark);
+    // An answer counts once.
+    pair.a.engine.handle_datagram(pair.now, &answer.datagram());
+    assert_eq!(pair.a.engine.counters().dropped(DropReason::Heartbeat), 1);
 }
 
 #[test]
