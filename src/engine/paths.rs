@@ -133,6 +133,23 @@ impl Path {
         }
     }
 
+    /// Notes what a member needs.
+    #[inline]
+    fn note(&mut self, now: Instant, member: u32, needs: Needs) {
+        self.wheel.set(member, needs.deadline);
+        if self.peer.is_some() {
+            if needs.answer {
+                self.awaiting.push(member);
+            } else {
+                self.awaiting.remove(member);
+            }
+            self.life.handle_awaiting(now, !self.awaiting.is_empty());
+        }
+        if needs.turn {
+            self.ready.push(member);
+        }
+    }
+
     /// When to look after it, in the engine's time.
     fn next_check(&self) -> Option<Instant> {
         let timers = self.wheel.next_check().and_then(|at| self.clock.when(at));
@@ -266,23 +283,29 @@ impl Paths {
     #[inline]
     pub(super) fn note(&mut self, now: Instant, seat: Seat, needs: Needs) {
         let Some(path) = self.table.get_mut(seat.path as usize) else { return };
-        path.wheel.set(seat.member, needs.deadline);
-        if seat.path != NEAR {
-            if needs.answer {
-                path.awaiting.push(seat.member);
-            } else {
-                path.awaiting.remove(seat.member);
-            }
-            let awaits = !path.awaiting.is_empty();
-            path.life.handle_awaiting(now, awaits);
+        path.note(now, seat.member, needs);
+        let is_ready = needs.turn && path.life.is_open();
+        self.touch(seat.path, is_ready);
+    }
+
+    /// The same after a packet of the peer. Whether nothing follows from it: there was light before.
+    #[inline]
+    pub(super) fn note_heard(&mut self, now: Instant, seat: Seat, needs: Needs, is_answer: bool) -> bool {
+        let Some(path) = self.table.get_mut(seat.path as usize) else { return true };
+        // Before it is noted that no answer is due any more: how long this one took says how patient to be.
+        path.life.handle_packet(now, is_answer);
+        path.note(now, seat.member, needs);
+        let (is_calm, is_ready) = (path.life.is_calm(), needs.turn && path.life.is_open());
+        self.touch(seat.path, is_ready);
+        is_calm
+    }
+
+    #[inline]
+    fn touch(&mut self, path: u32, is_ready: bool) {
+        self.touched.push(path);
+        if is_ready {
+            self.turns.push(path);
         }
-        if needs.turn {
-            path.ready.push(seat.member);
-            if path.life.is_open() {
-                self.turns.push(seat.path);
-            }
-        }
-        self.touched.push(seat.path);
     }
 
     /// Looks anew when those paths are due that were touched: once a turn, not once a packet.
@@ -346,6 +369,18 @@ mod tests {
     use super::*;
     use crate::path::PathChange;
     use core::net::Ipv4Addr;
+
+    #[test]
+    fn an_answer_counts_once_and_none_before_it() {
+        let (now, mut questions) = (Instant::ZERO, Questions::default());
+        assert!(!questions.take(u64::MAX));
+        let asked: Vec<u64> = (0..3).map(|_| questions.ask(now, || u64::MAX)).collect();
+        assert_eq!(asked, [u64::MAX, 0, 1]);
+        assert!(!questions.take(2));
+        assert!(questions.take(0));
+        assert!(!questions.take(0) && !questions.take(u64::MAX));
+        assert!(questions.take(1));
+    }
 
     #[test]
     fn the_dark_holds_every_timer_and_turn_of_a_path_and_of_no_other() {

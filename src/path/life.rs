@@ -228,7 +228,14 @@ impl Life {
         &self.record
     }
 
+    /// Whether there is light, and was before: nothing follows from a packet of the peer.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        matches!(self.state, PathState::Lit | PathState::Draining)
+    }
+
     /// Whether packets may go.
+    #[inline]
     pub fn is_open(&self) -> bool {
         !matches!(self.state, PathState::Dark | PathState::Lost)
     }
