@@ -11,10 +11,10 @@ use chacha20::rand_core::Rng;
 const MOST_WAITING: usize = 64;
 
 impl Engine {
-    /// Asks the host at the far end of a path whether it is alive.
-    pub(super) fn ask_host(&mut self, now: Instant, path: u32) {
+    /// Asks the host at the far end of a path whether it is alive; `is_first` if suspicion begins with it.
+    pub(super) fn ask_host(&mut self, now: Instant, path: u32, is_first: bool) {
         let Some(on) = self.paths.get_mut(path) else { return };
-        let nonce = on.questions.ask(now, || self.nonces.next_u64());
+        let nonce = on.questions.ask(now, is_first, || self.nonces.next_u64());
         let Some(slot) = on.members.iter().next().map(|(_, member)| member.slot) else { return };
         let Some(Entry { qp, .. }) = self.qps.get(slot as usize) else { return };
         // The answer comes to a queue pair number of this worker.
@@ -27,7 +27,7 @@ impl Engine {
         let Some(on) = self.paths.get(path).filter(|on| on.life.is_open() && on.peer.is_some()) else { return };
         let every = on.life.policy().probe_every;
         if on.life.policy().enabled && !on.questions.is_fresh(now, every) {
-            self.ask_host(now, path);
+            self.ask_host(now, path, false);
         }
     }
 
@@ -50,9 +50,9 @@ impl Engine {
             return Some(Ok(()));
         }
         let path = self.paths.of_peer(from.to_canonical());
-        let asked = |path: &u32| self.paths.get_mut(*path).is_some_and(|on| on.questions.take(heartbeat.nonce));
-        let Some(path) = path.filter(asked) else { return Some(Err(DropReason::Heartbeat)) };
-        self.with_path(now, path, |on| on.life.handle_alive(now));
+        let taken = path.and_then(|path| Some((path, self.paths.get_mut(path)?.questions.take(heartbeat.nonce)?)));
+        let Some((path, is_first)) = taken else { return Some(Err(DropReason::Heartbeat)) };
+        self.with_path(now, path, |on| on.life.handle_alive(now, is_first));
         Some(Ok(()))
     }
 

@@ -199,8 +199,9 @@ impl Engine {
         while let Some(action) = self.paths.get_mut(path).and_then(|on| on.life.poll_action()) {
             match action {
                 Action::Freeze(cause) => self.freeze(now, path, cause),
+                Action::Question { is_first } => self.ask_host(now, path, is_first),
                 Action::Probe => self.probe(now, path),
-                Action::Thaw { dark } => self.thaw(now, path, dark),
+                Action::Thaw { dark, is_loss } => self.thaw(now, path, dark, is_loss),
                 Action::GiveUp => self.give_up(now, path),
             }
         }
@@ -218,12 +219,12 @@ impl Engine {
 
     /// Has one queue pair ask for an answer, in turn.
     fn probe(&mut self, now: Instant, path: u32) {
-        self.counters.path_probes += 1;
-        self.ask_host(now, path);
         let Some(on) = self.paths.get_mut(path) else { return };
         let Some(member) = on.first_awaiting().or_else(|| on.first_ready()) else { return };
         let is_dark = !on.life.is_open();
+        on.life.handle_probed(now);
         on.move_back(member);
+        self.counters.path_probes += 1;
         let seat = Seat { path, member };
         self.ask(now, seat, is_dark);
         self.probing.push_back(seat);
@@ -233,19 +234,21 @@ impl Engine {
     fn ask(&mut self, now: Instant, seat: Seat, anew: bool) {
         let Some(slot) = self.paths.slot(seat) else { return };
         let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
-        let path_now = self.paths.time(seat.path, now);
-        let mut cx = self.shared.context(path_now);
+        let Some(path) = self.paths.get(seat.path) else { return };
+        let mut cx = self.shared.context(path.clock.at(now));
         if anew {
-            qp.handle_light(&mut cx);
+            qp.handle_light(&mut cx, path.life.is_kin());
         } else {
             qp.handle_doubt(&mut cx, false);
         }
         self.paths.note(now, seat, Needs::of(qp, true));
     }
 
-    fn thaw(&mut self, now: Instant, path: u32, dark: Duration) {
+    fn thaw(&mut self, now: Instant, path: u32, dark: Duration, is_loss: bool) {
         let Some(on) = self.paths.get_mut(path) else { return };
         on.clock.start(now);
+        // As if it had not been: nobody on it asks anew.
+        on.darkness -= u64::from(!is_loss);
         self.counters.path_dark_ns += u64::try_from(dark.as_nanos()).unwrap_or(u64::MAX);
         self.path_notices.extend(on.peer.map(|peer| PathNotice::Light { peer, dark }));
         self.thaw_more(now, path, THAW_FIRST);
@@ -324,11 +327,14 @@ impl Engine {
             return;
         }
         let Some(slot) = self.paths.slot(seat) else { return };
-        let Some(on) = self.paths.get(seat.path) else { return };
+        let Some(on) = self.paths.get_mut(seat.path) else { return };
         let path_now = on.clock.at(now);
         let Some(Entry { qp, .. }) = self.qps.get_mut(slot as usize) else { return };
         let timed_out = qp.timed_out_after(path_now);
         let unheard = timed_out.is_some_and(|waited| on.life.is_silent_for(now, waited));
+        if timed_out.is_some() {
+            on.life.handle_probed(now);
+        }
         if unheard {
             // Nothing was heard of anybody there meanwhile: that is no news of this queue pair.
             qp.handle_doubt(&mut self.shared.context(path_now), true);

@@ -53,26 +53,30 @@ pub(super) struct Questions {
     first: Option<u64>,
     asked: u64,
     answered: u64,
+    /// The question with which the last suspicion began.
+    suspected: u64,
     last: Option<Instant>,
 }
 
 impl Questions {
-    /// The number of the next question; `first` makes the first one.
-    pub(super) fn ask(&mut self, now: Instant, first: impl FnOnce() -> u64) -> u64 {
+    /// The number of the next question, which may begin a suspicion; `first` makes the first one.
+    pub(super) fn ask(&mut self, now: Instant, is_suspicion: bool, first: impl FnOnce() -> u64) -> u64 {
         self.last = Some(now);
+        if is_suspicion {
+            self.suspected = self.asked;
+        }
         self.asked += 1;
         self.first.get_or_insert_with(first).wrapping_add(self.asked - 1)
     }
 
-    /// Takes an answer; false if it is to none of the questions since the last that was answered.
-    pub(super) fn take(&mut self, nonce: u64) -> bool {
-        let Some(first) = self.first else { return false };
-        let number = nonce.wrapping_sub(first);
-        let is_new = (self.answered..self.asked).contains(&number);
-        if is_new {
+    /// Takes an answer: whether it is to the question with which suspicion began. `None` if it is to none of those since the last that
+    /// was answered.
+    pub(super) fn take(&mut self, nonce: u64) -> Option<bool> {
+        let number = nonce.wrapping_sub(self.first?);
+        (self.answered..self.asked).contains(&number).then(|| {
             self.answered = number + 1;
-        }
-        is_new
+            number == self.suspected
+        })
     }
 
     /// Whether it was asked within `every` before `now`.
@@ -373,13 +377,13 @@ mod tests {
     #[test]
     fn an_answer_counts_once_and_none_before_it() {
         let (now, mut questions) = (Instant::ZERO, Questions::default());
-        assert!(!questions.take(u64::MAX));
-        let asked: Vec<u64> = (0..3).map(|_| questions.ask(now, || u64::MAX)).collect();
+        assert_eq!(questions.take(u64::MAX), None);
+        let asked = [false, true, false].map(|is_suspicion| questions.ask(now, is_suspicion, || u64::MAX));
         assert_eq!(asked, [u64::MAX, 0, 1]);
-        assert!(!questions.take(2));
-        assert!(questions.take(0));
-        assert!(!questions.take(0) && !questions.take(u64::MAX));
-        assert!(questions.take(1));
+        assert_eq!(questions.take(2), None);
+        assert_eq!(questions.take(0), Some(true));
+        assert_eq!((questions.take(0), questions.take(u64::MAX)), (None, None));
+        assert_eq!(questions.take(1), Some(false));
     }
 
     #[test]

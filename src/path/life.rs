@@ -93,12 +93,19 @@ impl DarkCause {
 pub enum Action {
     /// Stop the clock, send nothing.
     Freeze(DarkCause),
-    /// Send one packet that asks for an answer.
+    /// Ask the peer's host whether it is alive.
+    Question {
+        /// Whether suspicion begins with it: the host that answers this very question was never in the dark.
+        is_first: bool,
+    },
+    /// Have one queue pair send one packet that asks for an answer.
     Probe,
-    /// Start the clock; queue pairs go on one after the other.
+    /// Start the clock.
     Thaw {
         /// How long it was dark.
         dark: Duration,
+        /// Whether packets are lost: queue pairs that wait for an answer ask anew, one after the other. Else the peer was only slow.
+        is_loss: bool,
     },
     /// Fail what waits, then tell by [`Life::handle_given_up`].
     GiveUp,
@@ -121,8 +128,12 @@ pub struct PathRecord {
 const GUARD: Duration = Duration::from_micros(500);
 /// A peer is waited for so many times as long as its answers lately took.
 const PATIENCE: u32 = 4;
+/// What a peer's answers take that has not given any yet.
+const UNKNOWN: Duration = Duration::from_millis(50);
+/// After so many answers the peer is asked whether it is a kin.
+const INTRODUCTION: u32 = 16;
 /// What takes longer says nothing of the peer: it was dark.
-const SLOWEST: Duration = Duration::from_millis(50);
+const SLOWEST: Duration = Duration::from_millis(250);
 /// What answers took fades by this part with each that comes sooner.
 const FADING: u32 = 8;
 
@@ -162,14 +173,21 @@ pub struct Life {
     expected: Duration,
     /// Since when answers are due; `None` if none is.
     asked: Option<Instant>,
+    /// When a queue pair was last made to ask once more.
+    probed: Instant,
+    /// Whether it has ever answered a question: then questions find out what only packets of queue pairs could else.
+    is_kin: bool,
     /// When the last answer came.
     answered: Instant,
     /// The time that answers took lately: the longest, fading.
     slowest: Duration,
+    /// How many answers came, until it was introduced.
+    answers: u32,
     /// How often in a row the peer's host was alive though no queue pair of it answered.
     calm: u32,
     next_probe: Option<Instant>,
     action: Option<Action>,
+    question: Option<bool>,
     probe: bool,
     record: PathRecord,
 }
@@ -189,10 +207,14 @@ impl Life {
             expected: Duration::ZERO,
             asked: None,
             answered: now,
-            slowest: Duration::ZERO,
+            probed: now,
+            is_kin: false,
+            slowest: UNKNOWN,
+            answers: 0,
             calm: 0,
             next_probe: None,
             action: None,
+            question: None,
             probe: false,
             record: PathRecord::default(),
         }
@@ -228,10 +250,15 @@ impl Life {
         &self.record
     }
 
-    /// Whether there is light, and was before: nothing follows from a packet of the peer.
+    /// Whether the peer is a holdfast too, as far as is known.
+    pub fn is_kin(&self) -> bool {
+        self.is_kin
+    }
+
+    /// Whether there is light, and was before, and nothing is to be done.
     #[inline]
     pub fn is_calm(&self) -> bool {
-        matches!(self.state, PathState::Lit | PathState::Draining)
+        matches!(self.state, PathState::Lit | PathState::Draining) && self.question.is_none()
     }
 
     /// Whether packets may go.
@@ -275,45 +302,53 @@ impl Life {
             self.handle_answer(now);
         }
         if !self.is_open() {
-            self.handle_sign_of_life(now);
+            // Nobody has asked a kin's queue pairs in the dark: they answer what came before it.
+            self.handle_sign_of_life(now, !(self.is_kin && is_answer));
         }
     }
 
     fn handle_answer(&mut self, now: Instant) {
         if let Some(asked) = self.asked {
-            // Who is suspect was asked once more.
-            let since = if self.state == PathState::Suspect { self.since } else { asked.max(self.answered) };
-            let took = now.since(since);
+            // In the light an answer to a probe is no slow one to what was lost.
+            let asked = if self.is_open() { asked.max(self.probed) } else { asked };
+            let took = now.since(asked.max(self.answered));
             self.slowest -= self.slowest / FADING;
             if took > self.slowest && took <= SLOWEST {
                 self.slowest = took;
             }
         }
         (self.answered, self.calm) = (now, 0);
+        if self.answers < INTRODUCTION {
+            self.answers += 1;
+            self.question = self.question.or((self.answers == INTRODUCTION).then_some(false));
+        }
         if self.state == PathState::Suspect {
             self.enter_light(now);
         }
     }
 
-    /// The peer's host says that it is alive: if a queue pair of it does not answer, it is not for want of light.
-    pub fn handle_alive(&mut self, now: Instant) {
+    /// The peer's host answers a question, perhaps the first of those since it is suspect: if a queue pair of it does not answer, it
+    /// is not for want of light. What came before the question has been answered, so what is not answered is lost.
+    pub fn handle_alive(&mut self, now: Instant, is_first: bool) {
+        self.is_kin = true;
         // It was asked when a timer was started, perhaps at this very moment: the word came after that.
         self.answered = now + Duration::from_nanos(1);
         if self.state == PathState::Suspect {
             self.calm = (self.calm + 1).min(MOST_CALM);
             self.enter_light(now);
+            self.probe = true;
         }
         if !self.is_open() {
-            self.handle_sign_of_life(now);
+            self.handle_sign_of_life(now, !is_first);
         }
     }
 
     /// Who hears in the dark knows better than who announced it: an event may be late or lost.
-    fn handle_sign_of_life(&mut self, now: Instant) {
+    fn handle_sign_of_life(&mut self, now: Instant, is_loss: bool) {
         let by_silence = self.causes == Causes { silence: true, ..Causes::default() };
         if by_silence || now.since(self.dark_since) >= GUARD && !self.causes.carrier {
             self.causes = Causes::default();
-            self.settle(now);
+            self.enter_thaw(now, is_loss || !by_silence);
         }
     }
 
@@ -363,6 +398,11 @@ impl Life {
         self.settle(now);
     }
 
+    /// A queue pair was made to ask once more.
+    pub fn handle_probed(&mut self, now: Instant) {
+        self.probed = now;
+    }
+
     /// All queue pairs go on again.
     pub fn handle_thawed(&mut self, now: Instant) {
         if self.state == PathState::Thawing {
@@ -394,8 +434,10 @@ impl Life {
             self.look_for_silence(now);
         } else if self.state == PathState::Dark {
             if self.next_probe.is_some_and(|at| at <= now) {
-                self.probe = true;
+                self.question = Some(false);
                 self.next_probe = Some(now + self.policy.probe_every);
+                // A slow peer, who cannot be told from a dark one, is not buried in probes.
+                self.probe = !self.is_kin && now.since(self.probed) >= self.slowest.max(self.policy.probe_every);
             }
             if now.since(self.since) >= self.hold_max() {
                 self.record.lost += 1;
@@ -412,7 +454,7 @@ impl Life {
             self.causes.silence = true;
         } else if now >= since + self.patience() * 2 / 3 && matches!(self.state, PathState::Lit | PathState::Thawing) {
             self.enter(now, PathState::Suspect);
-            self.probe = true;
+            (self.question, self.probe) = (Some(true), !self.is_kin);
         }
     }
 
@@ -432,26 +474,28 @@ impl Life {
                 self.record.darks += 1;
                 self.enter(now, PathState::Dark);
                 self.dark_since = now;
-                self.probe = false;
+                (self.question, self.probe) = (None, false);
                 let wait = if cause == DarkCause::Announced { self.expected } else { Duration::ZERO };
                 self.next_probe = Some(now + wait.max(self.policy.probe_every));
                 self.action = Some(Action::Freeze(cause));
             }
-            (None, false) => {
-                let dark = now.since(self.dark_since);
-                self.record.last_dark_ns = u64::try_from(dark.as_nanos()).unwrap_or(u64::MAX);
-                self.record.dark_ns = self.record.dark_ns.saturating_add(self.record.last_dark_ns);
-                (self.next_probe, self.probe) = (None, false);
-                if self.drains_at.is_none() {
-                    self.expected = Duration::ZERO;
-                }
-                // The silence of the dark is not to be held against who has light again.
-                self.asked = self.asked.map(|_| now);
-                self.enter(now, PathState::Thawing);
-                self.action = Some(Action::Thaw { dark });
-            }
+            (None, false) => self.enter_thaw(now, true),
             _ => {}
         }
+    }
+
+    fn enter_thaw(&mut self, now: Instant, is_loss: bool) {
+        let dark = now.since(self.dark_since);
+        self.record.last_dark_ns = u64::try_from(dark.as_nanos()).unwrap_or(u64::MAX);
+        self.record.dark_ns = self.record.dark_ns.saturating_add(self.record.last_dark_ns);
+        (self.next_probe, self.question, self.probe) = (None, None, false);
+        if self.drains_at.is_none() {
+            self.expected = Duration::ZERO;
+        }
+        // The silence of the dark is not to be held against who has light again.
+        self.asked = self.asked.map(|_| now);
+        self.enter(now, PathState::Thawing);
+        self.action = Some(Action::Thaw { dark, is_loss });
     }
 }
 
@@ -460,6 +504,7 @@ impl Life {
     /// What to do now.
     pub fn poll_action(&mut self) -> Option<Action> {
         let action = self.action.take();
+        let action = action.or_else(|| self.question.take().map(|is_first| Action::Question { is_first }));
         action.or_else(|| core::mem::take(&mut self.probe).then_some(Action::Probe))
     }
 

@@ -23,8 +23,10 @@ fn live(life: &mut Life, until: Instant) -> Vec<Action> {
     while let Some(at) = life.poll_timeout().filter(|at| *at <= until) {
         life.handle_timeout(at);
         while let Some(action) = life.poll_action() {
-            if action == Action::GiveUp {
-                life.handle_given_up(at);
+            match action {
+                Action::GiveUp => life.handle_given_up(at),
+                Action::Probe => life.handle_probed(at),
+                _ => {}
             }
             actions.push(action);
         }
@@ -95,86 +97,123 @@ fn heartbeats_round_trip_and_others_are_none() {
     }
 }
 
+/// A path whose peer has answered quickly of late, at rest since 100 us; a kin has answered a question too.
+fn known(is_kin: bool) -> Life {
+    let mut life = Life::new(HoldPolicy::default(), us(0));
+    life.handle_awaiting(us(0), true);
+    if is_kin {
+        life.handle_alive(us(1), false);
+    }
+    (2..=100).for_each(|n| life.handle_packet(us(n), true));
+    assert_eq!(life.poll_action(), Some(AGAIN), "it is asked whether it is a kin");
+    life.handle_awaiting(us(100), false);
+    life
+}
+
+/// The same, with an answer due since 1 ms.
+fn waiting(is_kin: bool) -> Life {
+    let mut life = known(is_kin);
+    assert_eq!(life.poll_timeout(), None);
+    life.handle_awaiting(us(1_000), true);
+    life
+}
+
+const FIRST: Action = Action::Question { is_first: true };
+const AGAIN: Action = Action::Question { is_first: false };
+const FREEZE: Action = Action::Freeze(DarkCause::Silence);
+
 #[test]
 fn silence_is_found_in_time_and_light_by_any_packet() {
-    let mut life = Life::new(HoldPolicy::default(), us(0));
-    assert_eq!(life.poll_timeout(), None);
-    life.handle_awaiting(us(100), true);
-    assert_eq!(live(&mut life, us(2_100)), [Action::Probe]);
+    let mut life = waiting(false);
+    assert_eq!(live(&mut life, us(3_000)), [FIRST, Action::Probe]);
     assert_eq!(life.state(), PathState::Suspect);
-    assert_eq!(live(&mut life, us(3_100)), [Action::Freeze(DarkCause::Silence)]);
-    let probes = live(&mut life, us(13_100));
-    assert_eq!((probes.len(), probes[0], life.state()), (20, Action::Probe, PathState::Dark));
-    life.handle_packet(us(13_200), false);
-    assert_eq!(life.poll_action(), Some(Action::Thaw { dark: Duration::from_micros(10_100) }));
-    life.handle_thawed(us(13_300));
+    assert_eq!(live(&mut life, us(4_000)), [FREEZE]);
+    assert_eq!(live(&mut life, us(14_000)), [AGAIN, Action::Probe].repeat(20));
+    assert_eq!(life.state(), PathState::Dark);
+    life.handle_packet(us(14_100), false);
+    assert_eq!(life.poll_action(), Some(Action::Thaw { dark: Duration::from_micros(10_100), is_loss: true }));
+    life.handle_thawed(us(14_200));
     assert_eq!((life.state(), life.record().darks), (PathState::Lit, 1));
 }
 
 #[test]
-fn a_slow_peer_gets_patience_and_an_answer_ends_suspicion() {
+fn a_stranger_gets_more_patience_than_who_has_answered() {
     let mut life = Life::new(HoldPolicy::default(), us(0));
     life.handle_awaiting(us(0), true);
-    assert_eq!(live(&mut life, us(2_500)), [Action::Probe]);
-    life.handle_packet(us(2_950), true);
-    assert_eq!(life.state(), PathState::Lit);
-    // Four times as long as it took since it was asked again, at 2 ms.
-    assert_eq!(live(&mut life, us(2_950 + 3_799)), [Action::Probe]);
-    assert_eq!(live(&mut life, us(2_950 + 3_800)), [Action::Freeze(DarkCause::Silence)]);
+    assert_eq!(live(&mut life, us(199_999)), [FIRST, Action::Probe]);
+    assert_eq!(live(&mut life, us(200_000)), [FREEZE]);
 }
 
-/// A second flap is found as soon as the first: that no answer came in the dark says nothing of the peer.
 #[test]
-fn a_darkness_does_not_make_a_peer_slow() {
-    let mut life = Life::new(HoldPolicy::default(), us(0));
-    life.handle_awaiting(us(0), true);
-    assert!(live(&mut life, us(3_000)).contains(&Action::Freeze(DarkCause::Silence)));
-    let light = 103_000;
-    live(&mut life, us(light));
-    life.handle_packet(us(light), true);
-    assert!(matches!(life.poll_action(), Some(Action::Thaw { .. })));
-    life.handle_thawed(us(light));
-    assert!(live(&mut life, us(light + 3_000)).contains(&Action::Freeze(DarkCause::Silence)));
+fn a_kin_is_asked_by_questions_only() {
+    let mut life = waiting(true);
+    assert_eq!(live(&mut life, us(4_000)), [FIRST, FREEZE]);
+    assert_eq!(live(&mut life, us(14_000)), [AGAIN].repeat(20));
+    // It answers a question of the dark: those before it are lost, and with them perhaps what queue pairs sent.
+    life.handle_alive(us(14_100), false);
+    assert!(matches!(life.poll_action(), Some(Action::Thaw { is_loss: true, .. })));
 }
 
-/// What a short one seemed to say is forgotten with the answers that follow.
+#[test]
+fn a_kin_that_answers_the_first_question_late_was_only_slow() {
+    let mut life = waiting(true);
+    live(&mut life, us(14_000));
+    life.handle_alive(us(14_100), true);
+    assert!(matches!(life.poll_action(), Some(Action::Thaw { is_loss: false, .. })));
+    // Or what was sent before it was even suspect.
+    let mut life = waiting(true);
+    live(&mut life, us(14_000));
+    life.handle_packet(us(14_100), true);
+    assert!(matches!(life.poll_action(), Some(Action::Thaw { is_loss: false, .. })));
+    // It gets patience.
+    life.handle_thawed(us(14_100));
+    assert_eq!(live(&mut life, us(14_100 + 30_000)), []);
+}
+
+#[test]
+fn a_host_that_is_alive_though_its_queue_pairs_are_silent_is_asked_ever_more_seldom() {
+    let mut life = waiting(true);
+    let mut asked = Vec::new();
+    while asked.len() < 6 {
+        let at = life.poll_timeout().unwrap();
+        life.handle_timeout(at);
+        assert_eq!((life.poll_action(), life.state()), (Some(FIRST), PathState::Suspect));
+        asked.push(at);
+        life.handle_alive(at, true);
+        // The path is lit, so its packets are lost, or it is gone.
+        assert_eq!((life.poll_action(), life.state()), (Some(Action::Probe), PathState::Lit));
+    }
+    let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
+    assert_eq!(pauses, [4, 8, 16, 32, 64]);
+}
+
+#[test]
+fn a_slow_stock_peer_is_not_buried_in_probes() {
+    let mut life = Life::new(HoldPolicy::default(), us(0));
+    life.handle_awaiting(us(0), true);
+    (1..=100).for_each(|n| life.handle_packet(us(n * 10_000), true));
+    assert_eq!(life.poll_action(), Some(AGAIN));
+    let since = 1_000_000;
+    let actions = live(&mut life, us(since + 40_000));
+    assert_eq!(actions, [FIRST, Action::Probe, FREEZE]);
+    let actions = live(&mut life, us(since + 50_000));
+    assert_eq!(actions.iter().filter(|action| **action == Action::Probe).count(), 1);
+}
+
+/// What a short darkness seemed to say is forgotten with the answers that follow; what a long one would say is not believed.
 #[test]
 fn patience_fades_with_quick_answers() {
-    let mut life = Life::new(HoldPolicy::default(), us(0));
-    life.handle_awaiting(us(0), true);
-    live(&mut life, us(10_000));
-    life.handle_packet(us(10_000), true);
-    assert!(matches!(life.poll_action(), Some(Action::Thaw { .. })));
-    life.handle_thawed(us(10_000));
-    for answer in 1..=24 {
-        life.handle_packet(us(10_000 + answer * 20), true);
+    for dark in [10_000, 1_000_000] {
+        let mut life = waiting(false);
+        live(&mut life, us(dark));
+        life.handle_packet(us(dark), true);
+        while life.poll_action().is_some() {}
+        life.handle_thawed(us(dark));
+        let answers = if dark == 10_000 { 24 } else { 0 };
+        (1..=answers).for_each(|n| life.handle_packet(us(dark + n * 20), true));
+        let last = dark + answers * 20;
+        assert!(live(&mut life, us(last + 3_000)).contains(&FREEZE), "{dark}");
     }
-    let last = 10_000 + 24 * 20;
-    assert!(live(&mut life, us(last + 3_000)).contains(&Action::Freeze(DarkCause::Silence)));
-}
-
-#[test]
-fn a_darkness_before_the_prepared_one_does_not_undo_it() {
-    let mut life = Life::new(HoldPolicy::default(), us(0));
-    life.handle_change(us(0), PathChange::Prepare { at: us(9_000), expected: Duration::from_millis(10) });
-    life.handle_carrier(us(1_000), false);
-    life.handle_carrier(us(2_000), true);
-    while life.poll_action().is_some() {}
-    life.handle_thawed(us(2_000));
-    assert_eq!(life.state(), PathState::Draining);
-    assert_eq!(live(&mut life, us(18_999)), [Action::Freeze(DarkCause::Announced)]);
-}
-
-#[test]
-fn a_policy_that_holds_nothing_lights_what_is_dark_and_a_controllers_word_survives_a_reload() {
-    let mut life = Life::new(HoldPolicy::default(), us(0));
-    life.handle_change(us(0), PathChange::HoldMax(Duration::from_secs(7)));
-    life.handle_change(us(1), PathChange::Down);
-    assert!(matches!(life.poll_action(), Some(Action::Freeze(_))));
-    life.set_policy(us(2), HoldPolicy { hold_max: Duration::from_secs(9), ..HoldPolicy::default() });
-    assert_eq!((life.poll_action(), life.hold_max()), (None, Duration::from_secs(7)));
-    life.set_policy(us(3), HoldPolicy { enabled: false, ..HoldPolicy::default() });
-    assert!(matches!(life.poll_action(), Some(Action::Thaw { .. })));
 }
 
 #[test]
@@ -210,16 +249,24 @@ fn a_prepared_darkness_begins_when_it_was_said_and_is_probed_when_it_shall_end()
     assert_eq!((life.state(), life.is_open()), (PathState::Draining, true));
     assert_eq!(live(&mut life, us(5_000)), [Action::Freeze(DarkCause::Announced)]);
     assert_eq!(live(&mut life, us(14_999)), []);
-    assert_eq!(live(&mut life, us(15_000)), [Action::Probe]);
+    assert_eq!(live(&mut life, us(15_000)), [AGAIN]);
 }
 
 #[test]
 fn hold_max_ends_the_wait_and_can_be_changed() {
     let mut life = Life::new(HoldPolicy::default(), us(0));
     life.handle_change(us(0), PathChange::HoldMax(Duration::from_millis(2)));
-    life.handle_awaiting(us(0), true);
-    let actions = live(&mut life, us(3_000 + 2_000));
-    assert_eq!((actions.last(), life.record().lost), (Some(&Action::Thaw { dark: Duration::from_millis(2) }), 1));
+    life.handle_change(us(0), PathChange::Down);
+    assert!(!live(&mut life, us(1_999)).contains(&Action::GiveUp));
+    assert!(live(&mut life, us(2_000)).contains(&Action::GiveUp));
+    // What is announced goes on, for who comes now.
+    assert_eq!((life.record().lost, life.state()), (1, PathState::Dark));
+    let mut life = waiting(false);
+    life.handle_change(us(1_000), PathChange::HoldMax(Duration::from_millis(2)));
+    let actions = live(&mut life, us(6_000));
+    // Of silence nothing is left.
+    let dark = Duration::from_millis(2);
+    assert_eq!(actions.last(), Some(&Action::Thaw { dark, is_loss: true }));
     assert!(actions.contains(&Action::GiveUp));
 }
 
@@ -248,7 +295,8 @@ proptest! {
                         Action::Freeze(_) => prop_assert!(!core::mem::replace(&mut frozen, true)),
                         Action::Thaw { .. } => prop_assert!(core::mem::replace(&mut frozen, false)),
                         Action::GiveUp => { prop_assert!(frozen); life.handle_given_up(us(now)); }
-                        Action::Probe => {}
+                        Action::Probe => life.handle_probed(us(now)),
+                        Action::Question { .. } => {}
                     }
                 }
                 prop_assert_eq!(life.is_open(), !frozen);
@@ -267,7 +315,7 @@ proptest! {
                 5 => life.handle_change(us(now), PathChange::Up),
                 6 => life.handle_carrier(us(now), later % 2 == 0),
                 7 => life.handle_change(us(now), PathChange::Prepare { at: us(now + later), expected: Duration::ZERO }),
-                _ => life.handle_alive(us(now)),
+                _ => life.handle_alive(us(now), later % 2 == 0),
             }
         }
     }

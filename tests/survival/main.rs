@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `stage` | namespaces, a cable, daemons; what they show of themselves |
 //! | `traffic` | verified traffic of every kind between two daemons, while something else goes on |
+//! | `dark` | the light between two daemons goes out, unannounced: short, long, for good |
+//! | `circuit` | that light: the emulated fabric in a process of its own |
 //! | `crowd` | a hundred thousand idle queue pairs |
 //! | `deaths` | clients killed at any moment leave nothing behind |
 //! | `liars` | clients that lie, flood or never finish cost themselves only |
@@ -17,7 +19,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod circuit;
 mod crowd;
+mod dark;
 mod deaths;
 mod endings;
 mod flood;

@@ -242,6 +242,27 @@ impl Traffic {
         self.rounds += 1;
     }
 
+    /// A WRITE of one side, and how it ends.
+    pub(crate) fn write_alone(&mut self) -> WcStatus {
+        let peer = self.peer(0);
+        let side = &mut self.sides[0];
+        let out = [side.memory.sge(OUT..OUT + 8)];
+        let op = SendOp::Write { va: peer.memory + WRITTEN, rkey: peer.rkey };
+        let data = Data::Sges(&out);
+        side.rc.post_send(&SendRequest { wr_id: 0, op, flags: SendFlags::SIGNALED, data, datagram: None }).unwrap();
+        let start = Instant::now();
+        let mut batch = [Completion::default(); 64];
+        loop {
+            let n = side.cq.poll(&mut batch).unwrap();
+            // Datagrams that were under way may come meanwhile.
+            if let Some(completion) = batch[..n].iter().find(|completion| completion.wr_id == 0) {
+                return completion.status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the WRITE does not end");
+            thread::yield_now();
+        }
+    }
+
     /// Plays rounds while `f` runs, and at least ten; gives back what `f` did.
     pub(crate) fn play_during<T>(&mut self, f: impl FnOnce() -> T) -> T {
         /// Also when `f` panics.

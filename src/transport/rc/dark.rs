@@ -11,20 +11,29 @@ impl Qp {
     }
 
     /// There is light again, after packets were lost without a trace. Asks with one packet, the oldest unanswered one, how far the peer
-    /// is; its answer says what is to be sent again. Costs no retry: the peer was not asked.
-    pub fn handle_light(&mut self, cx: &mut Context<'_>) {
-        self.handle_doubt(cx, true);
+    /// is; its answer says what is to be sent again. Costs no retry: the peer was not asked. `is_certain` if packets are known to be lost,
+    /// and the peer not only slow.
+    pub fn handle_light(&mut self, cx: &mut Context<'_>, is_certain: bool) {
+        self.rc_doubt(cx, true, !is_certain);
         self.req.pardons = 0;
     }
 
     /// No answer has come for a while, from nobody on the path: asks as at the light. The ACK timer starts anew or runs on.
     pub fn handle_doubt(&mut self, cx: &mut Context<'_>, starts_anew: bool) {
-        if self.init.kind == QpType::Rc && self.awaits_answer() {
-            let timer = self.req.timer.filter(|_| !starts_anew);
-            self.rc_ask();
-            self.req.timer = timer;
-            self.rc_arm_timer(cx.now);
+        self.rc_doubt(cx, starts_anew, true);
+    }
+
+    fn rc_doubt(&mut self, cx: &mut Context<'_>, starts_anew: bool, is_cautious: bool) {
+        if self.init.kind != QpType::Rc || !self.awaits_answer() {
+            return;
         }
+        let timer = self.req.timer.filter(|_| !starts_anew);
+        self.rc_ask();
+        if is_cautious {
+            self.req.handle_silence();
+        }
+        self.req.timer = timer;
+        self.rc_arm_timer(cx.now);
     }
 
     /// There will be no light: what waits fails as when a peer does not answer (IBV_WC_RETRY_EXC_ERR). Whether anything did.
