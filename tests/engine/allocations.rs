@@ -45,8 +45,8 @@ fn packets_copies_timers_and_completions_allocate_nothing_once_warm() {
     pair.a.connect(local.1, (address, local.0));
     // The first round makes the room that the others use: the count counts.
     assert!(allocations(|| assert_eq!(round(&mut pair, local), 42)) > 0);
-    // In the second, at the latest, the other host is asked once what it is.
-    assert_eq!(round(&mut pair, local), 42);
+    // After 16 answers the other host is asked, once, what it is.
+    (0..16).for_each(|_| assert_eq!(round(&mut pair, local), 42));
     for _ in 0..10 {
         assert_eq!(allocations(|| assert_eq!(round(&mut pair, local), 42)), 0);
     }
