@@ -182,14 +182,15 @@ impl Engine {
         self.follow(now, path);
     }
 
-    /// A packet of the peer came to a queue pair, which now needs this.
+    /// A packet of the peer came.
     #[inline]
-    pub(super) fn hear(&mut self, now: Instant, seat: Seat, needs: Needs, is_answer: bool) {
-        let is_calm = self.paths.note_heard(now, seat, needs, is_answer);
-        if !is_calm {
-            self.follow(now, seat.path);
+    pub(super) fn hear(&mut self, now: Instant, path: u32, is_answer: bool) {
+        let Some(on) = self.paths.get_mut(path) else { return };
+        on.life.handle_packet(now, is_answer);
+        if !on.life.is_calm() {
+            self.follow(now, path);
             if is_answer {
-                self.thaw_more(now, seat.path, THAW_MORE);
+                self.thaw_more(now, path, THAW_MORE);
             }
         }
     }

@@ -17,7 +17,7 @@ impl Engine {
             bytes += moved;
             runs += 1;
             if bytes >= TURN_BYTES || runs >= TURN_RUNS {
-                self.look_after(now, slot);
+                self.called(slot);
                 break;
             }
         }

@@ -99,6 +99,8 @@ pub struct Engine {
     path_notices: VecDeque<PathNotice>,
     /// Queue pairs that send one packet though their path is dark or silent.
     probing: VecDeque<paths::Seat>,
+    /// The queue pair that was called last: what it needs is noted when another's turn comes, not after each packet of a batch.
+    recent: Option<u32>,
     /// What no queue pair sends, and whom it is for: last ACKs of queue pairs that are gone, heartbeats.
     aside: VecDeque<(Qpn, Burst)>,
     counters: EngineCounters,
@@ -171,6 +173,7 @@ impl Engine {
             paths: paths::Paths::new(config.hold, now),
             path_notices: VecDeque::new(),
             probing: VecDeque::new(),
+            recent: None,
             aside: VecDeque::new(),
             nonces: nonces(config.key_secret),
             counters: EngineCounters::default(),

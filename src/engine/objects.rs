@@ -173,7 +173,7 @@ impl Engine {
         self.with_qp(now, qpn, |qp, cx| qp.modify(cx, attributes, mask))?;
         if let Some(slot) = self.slot(qpn) {
             self.ride(now, slot);
-            self.look_after(now, slot);
+            self.called(slot);
         }
         Ok(())
     }
@@ -188,6 +188,7 @@ impl Engine {
 
     fn remove_slot(&mut self, slot: u32) {
         self.keep_last_ack(slot);
+        self.recent.take_if(|recent| *recent == slot);
         let Some(mut entry) = self.qps.try_remove(slot as usize) else { return };
         self.totals.retire(slot, &mut entry);
         let Entry { mut qp, seat, .. } = entry;

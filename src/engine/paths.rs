@@ -288,27 +288,9 @@ impl Paths {
     pub(super) fn note(&mut self, now: Instant, seat: Seat, needs: Needs) {
         let Some(path) = self.table.get_mut(seat.path as usize) else { return };
         path.note(now, seat.member, needs);
-        let is_ready = needs.turn && path.life.is_open();
-        self.touch(seat.path, is_ready);
-    }
-
-    /// The same after a packet of the peer. Whether nothing follows from it: there was light before.
-    #[inline]
-    pub(super) fn note_heard(&mut self, now: Instant, seat: Seat, needs: Needs, is_answer: bool) -> bool {
-        let Some(path) = self.table.get_mut(seat.path as usize) else { return true };
-        // Before it is noted that no answer is due any more: how long this one took says how patient to be.
-        path.life.handle_packet(now, is_answer);
-        path.note(now, seat.member, needs);
-        let (is_calm, is_ready) = (path.life.is_calm(), needs.turn && path.life.is_open());
-        self.touch(seat.path, is_ready);
-        is_calm
-    }
-
-    #[inline]
-    fn touch(&mut self, path: u32, is_ready: bool) {
-        self.touched.push(path);
-        if is_ready {
-            self.turns.push(path);
+        self.touched.push(seat.path);
+        if needs.turn && path.life.is_open() {
+            self.turns.push(seat.path);
         }
     }
 

@@ -1,6 +1,5 @@
 //! Which queue pair a packet is for, and whether it may come in.
 
-use super::paths::Needs;
 use super::{DropReason, Engine, Entry};
 use crate::time::Instant;
 use crate::wire::icrc::{self, Verdict};
@@ -63,13 +62,11 @@ impl Engine {
         let Entry { qp, seat, .. } = self.qps.get_mut(slot as usize).ok_or(DropReason::UnknownQp)?;
         let seat = *seat;
         let taken = qp.handle_packet(&mut self.shared.context(self.paths.time(seat.path, now)), &packet, datagram);
-        let needs = Needs::of(qp, true);
         // Only what fits the connection is a sign of life: anybody can write a QPN.
         if taken.is_ok() {
-            self.hear(now, seat, needs, packet.opcode().is_answer());
-        } else {
-            self.paths.note(now, seat, needs);
+            self.hear(now, seat.path, packet.opcode().is_answer());
         }
+        self.called(slot);
         taken.map_err(DropReason::Refused)
     }
 

@@ -50,6 +50,7 @@ impl Engine {
 
     /// The queue pair whose turn it is: one that looks for the light, or the next of those who have it.
     fn next_turn(&mut self, now: Instant) -> Option<u32> {
+        self.settle_recent();
         while let Some(seat) = self.probing.pop_front() {
             if let Some(slot) = self.paths.slot(seat) {
                 return Some(slot);
@@ -109,6 +110,7 @@ impl Engine {
     /// Does what is due at `now`: ACK timeouts, ends of RNR waits, delayed ACKs; silence, probes and the end of patience of paths.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
+        self.settle_recent();
         self.paths.settle();
         while let Some(path) = self.paths.pop_due(now) {
             self.handle_path_timeout(now, path);
@@ -117,7 +119,8 @@ impl Engine {
 
     /// When to call again though nothing arrives: the present, if somebody waits for a turn to send.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.paths.is_idle() && self.probing.is_empty() && self.aside.is_empty() {
+        let is_settled = self.recent.is_none() && self.paths.is_idle();
+        if is_settled && self.probing.is_empty() && self.aside.is_empty() {
             self.paths.next_check()
         } else {
             Some(self.now)

@@ -46,15 +46,26 @@ impl Engine {
         let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return Err(QpError::Unknown(qpn)) };
         let result = f(qp, &mut self.shared.context(self.paths.time(seat.path, now)));
         if result.is_ok() {
-            self.paths.note(now, *seat, Needs::of(qp, true));
+            self.called(slot);
         }
         result.map_err(QpError::Refused)
     }
 
-    /// Looks after a queue pair's timer and its turn.
-    pub(super) fn look_after(&mut self, now: Instant, slot: u32) {
+    /// A queue pair was called: its timer and its turn are looked after before they can matter.
+    #[inline]
+    pub(super) fn called(&mut self, slot: u32) {
+        if self.recent != Some(slot) {
+            self.settle_recent();
+            self.recent = Some(slot);
+        }
+    }
+
+    /// Looks after the timer and the turn of the queue pair that was called last.
+    #[inline]
+    pub(super) fn settle_recent(&mut self) {
+        let Some(slot) = self.recent.take() else { return };
         let Some(Entry { qp, seat, .. }) = self.qps.get(slot as usize) else { return };
-        self.paths.note(now, *seat, Needs::of(qp, true));
+        self.paths.note(self.now, *seat, Needs::of(qp, true));
     }
 
     /// Brings what was written to processes' memory there, and fails the queue pairs of a process whose memory is gone.
