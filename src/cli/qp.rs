@@ -3,8 +3,9 @@
 use super::Outcome;
 use super::ask::{Ask, Listing, print_json};
 use super::table::{Left, Right, Table, bytes, count, or_dash, time};
+use crate::congestion::Bps;
 use crate::control::client::Client;
-use crate::control::view::{Depth, QpKind, QpState, QueuePair, Wait};
+use crate::control::view::{Congestion, Depth, QpKind, QpState, QueuePair, Wait};
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -130,7 +131,10 @@ fn why(q: &QueuePair) -> String {
     };
     match wait {
         Wait::Dark => "light: its path is dark".into(),
-        Wait::Congestion => "its rate, which congestion control has lowered".into(),
+        Wait::Congestion => {
+            let rate = q.congestion.map_or_else(String::new, |c| format!(" to {}", Bps::from_bps(c.rate_bps)));
+            format!("its rate, which congestion control has lowered{rate}{}", until("sends again"))
+        }
         Wait::Rnr => {
             let left =
                 if q.rnr_retry == 7 { String::new() } else { budget("RNR retries", q.rnr_retries_left, q.rnr_retry) };
@@ -151,6 +155,22 @@ fn why(q: &QueuePair) -> String {
 
 fn budget(what: &str, left: u32, of: u32) -> String {
     format!(", {left} of {of} {what} left")
+}
+
+/// How congestion control sees it.
+fn congestion(c: &Congestion) -> String {
+    let bps = Bps::from_bps;
+    let rate = match c.is_limited {
+        true => format!(
+            "{} on the way to {}, alpha {:.3}",
+            bps(c.rate_bps),
+            bps(c.target_bps),
+            f64::from(c.alpha_millionths) / 1e6
+        ),
+        false => "not limited".into(),
+    };
+    let (received, sent, marked) = (count(c.cnps_received), count(c.cnps_sent), count(c.marked_packets));
+    format!("{rate}; {received} CNPs received, {sent} sent for {marked} marked packets")
 }
 
 /// How full the receive queue is, and whether the peer suffers for it.
@@ -219,6 +239,9 @@ fn write_one(out: &mut dyn Write, q: &QueuePair) -> io::Result<()> {
         line("failed by", failure.clone())?;
     }
     line("waits for", why(q))?;
+    if let Some(c) = q.congestion {
+        line("congestion", congestion(&c))?;
+    }
     line("queues", format!("send CQ {}, receive CQ {}", q.send_cq, q.receive_cq))?;
     line("send queue", format!("{} of {} posted", q.send_queue.posted, q.send_queue.capacity))?;
     line("receive queue", receives(q))?;

@@ -9,7 +9,7 @@ use crate::time::Instant;
 /// use holdfast::congestion::{Allowance, Bps, CnpEffect, Flow, Line, Parameters, Tuning};
 /// use holdfast::time::{Duration, Instant};
 ///
-/// let line = Line { rate: Bps::from_gbps(40), rtt: Duration::from_micros(4), burst_bytes: 64_000 };
+/// let line = Line { rate: Bps::from_gbps(40), rtt: Duration::from_micros(4), ..Line::default() };
 /// let tuning = Tuning::new(Parameters::default(), line)?;
 /// let mut flow = Flow::new();
 /// let now = Instant::from_ns(1);

@@ -12,6 +12,21 @@ pub struct Line {
     pub rtt: Duration,
     /// Bytes of the largest super-packet that the port takes.
     pub burst_bytes: u32,
+    /// It is slower than the port: who sends faster only fills a queue, so bursts are paced though no CNP came.
+    pub is_narrow: bool,
+}
+
+impl Default for Line {
+    /// One of which nothing is known: that of fast adapters, in a hall.
+    fn default() -> Self {
+        Self { rate: Bps::from_gbps(100), rtt: Duration::ZERO, burst_bytes: 64_000, is_narrow: false }
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self::fit(Parameters::default(), Line::default())
+    }
 }
 
 /// [`Parameters`], checked and fitted to a [`Line`]: lent to every call. All queue pairs of a path share one; a reload or another
@@ -47,12 +62,16 @@ impl Tuning {
     /// Fits `parameters` to `line`, or says what is wrong with them.
     pub fn new(parameters: Parameters, line: Line) -> Result<Self, BadParameter> {
         parameters.check()?;
+        Ok(Self::fit(parameters, line))
+    }
+
+    fn fit(parameters: Parameters, line: Line) -> Self {
         let max = if parameters.rpg_max_rate == Bps::ZERO { line.rate } else { parameters.rpg_max_rate.min(line.rate) };
         let raise_every = parameters.rpg_time_reset.saturating_add(line.rtt);
         let decay_every = parameters.dce_tcp_rtt.saturating_add(line.rtt);
         // In 1/g decays alpha falls to 1/e.
         let time_constant = u32::from(1024 / (1024 - parameters.dce_tcp_g.min(1023)));
-        Ok(Self {
+        Self {
             parameters,
             line,
             min: parameters.rpg_min_rate.min(max),
@@ -63,14 +82,19 @@ impl Tuning {
             cut_every: parameters.rate_reduce_monitor_period.max(line.rtt),
             release_after: decay_every.saturating_mul(time_constant),
             thawed_at: None,
-        })
+        }
     }
 
     /// The same parameters for another line.
     #[must_use]
     pub fn on(&self, line: Line) -> Self {
-        // They were checked.
-        Self { thawed_at: self.thawed_at, ..Self::new(self.parameters, line).unwrap_or(*self) }
+        Self { thawed_at: self.thawed_at, ..Self::fit(self.parameters, line) }
+    }
+
+    /// These parameters and this line, for a path that thawed when `other` says.
+    #[must_use]
+    pub const fn since_thaw_of(&self, other: &Self) -> Self {
+        Self { thawed_at: other.thawed_at, ..*self }
     }
 
     /// The path has light again: CNPs and marks from before the dark count for nothing, for any of its queue pairs.
@@ -93,9 +117,9 @@ impl Tuning {
         self.max
     }
 
-    /// Whether a queue pair that no CNP limits is paced still, because `rpg_max_rate` is below the line's.
-    pub(super) fn always_paces(&self) -> bool {
-        self.max < self.line.rate
+    /// Whether a queue pair that no CNP limits is paced still, because `rpg_max_rate` is below the line's, or the line's below the port's.
+    pub fn always_paces(&self) -> bool {
+        self.line.is_narrow || self.max < self.line.rate
     }
 
     /// Whether what comes at `now` may still be about what was sent before the dark.
@@ -125,7 +149,7 @@ mod tests {
     use super::*;
 
     fn line(rtt: Duration) -> Line {
-        Line { rate: Bps::from_gbps(40), rtt, burst_bytes: 64_000 }
+        Line { rate: Bps::from_gbps(40), rtt, ..Line::default() }
     }
 
     #[test]

@@ -144,7 +144,10 @@ mirror! {
         qpn, kind, state, worker, client_pid, protection_domain, send_cq, receive_cq, shared_receive_queue, peer,
         path_mtu_bytes, ack_timeout_ns, retry_count, retries_left, rnr_retry, rnr_retries_left, min_rnr_timer_ns,
         max_rd_atomic, max_dest_rd_atomic, send_psn, unacknowledged_psn, expected_psn, msn, send_queue, receive_queue,
-        waits_for, waited_ns, wait_ends_in_ns, failure, counters,
+        waits_for, waited_ns, wait_ends_in_ns, failure, congestion, counters,
+    }
+    struct Congestion = Congestion {
+        rate_bps, target_bps, alpha_millionths, is_limited, marked_packets, cnps_sent, cnps_received,
     }
     struct Depth = Depth { posted, capacity }
     struct Peer = Peer { address, qpn, source_port, traffic_class, hop_limit }
@@ -176,6 +179,7 @@ mod tests {
                 hop_limit: 64,
             }),
             waits_for: Some(view::Wait::Credit),
+            congestion: Some(view::Congestion { rate_bps: u64::MAX, is_limited: true, ..Default::default() }),
             counters: view::QpCounters { sent_bytes: u64::MAX, ..Default::default() },
             ..Default::default()
         };

@@ -276,8 +276,29 @@ pub struct QueuePair {
     pub wait_ends_in_ns: Option<u64>,
     /// What brought it into an error state, in words.
     pub failure: Option<String>,
+    /// What congestion control does to it; `None` while no mark and no notification ever concerned it.
+    pub congestion: Option<Congestion>,
     /// What it has counted.
     pub counters: QpCounters,
+}
+
+/// The DCQCN state of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Congestion {
+    /// How fast it may send, in bits a second.
+    pub rate_bps: u64,
+    /// Where its rate is on the way to.
+    pub target_bps: u64,
+    /// The estimate of congestion, 0 to 1000000.
+    pub alpha_millionths: u32,
+    /// Whether notifications hold the rate below the line's.
+    pub is_limited: bool,
+    /// Packets of the peer that came marked (CE).
+    pub marked_packets: u64,
+    /// CNPs that told it so.
+    pub cnps_sent: u64,
+    /// CNPs of the peer.
+    pub cnps_received: u64,
 }
 
 /// What a queue pair has counted since it was created.

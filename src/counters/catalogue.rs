@@ -178,6 +178,7 @@ catalogue! {
         ReceiveErrors = "receive",
         ReceiveFlushed = "receive_flushed",
     }
+    Counter "holdfast_cnps_sent_total": "Congestion notifications sent to peers whose packets came marked." { CnpsSent = "" }
     Counter "holdfast_cnps_received_total": "Congestion notifications for a queue pair, from its peer." { CnpsReceived = "" }
     Counter "holdfast_looped_packets_total": "Packets between two queue pairs of one worker, which no port saw." { LoopedPackets = "" }
     Counter "holdfast_local_messages_total": "Messages that two queue pairs of this daemon exchanged by one copy, without packets." { LocalMessages = "" }

@@ -3,7 +3,7 @@
 use super::clients::Clients;
 use crate::control::view;
 use crate::control::worker::PAGE_ENTRIES;
-use crate::engine::Engine;
+use crate::engine::{CongestionStatus, Engine};
 use crate::ipc::server::{Server, SessionId};
 use crate::memory::Backing;
 use crate::time::{Duration, Instant};
@@ -77,6 +77,7 @@ pub(super) fn queue_pair(
     let waiting = engine.waits_for(now, qpn);
     let owner = engine.owner(qpn)?;
     let client_pid = pid_of(server, owner);
+    let congestion = engine.congestion_of(now, qpn).map(congestion);
     let qp = engine.qp(qpn)?;
     let (init, attrs, progress) = (qp.init(), qp.attributes(), qp.progress());
     Some(view::QueuePair {
@@ -112,6 +113,7 @@ pub(super) fn queue_pair(
         waited_ns: waiting.and_then(|w| w.waited).map(nanoseconds),
         wait_ends_in_ns: waiting.and_then(|w| w.ends_in).map(nanoseconds),
         failure: qp.failure().map(|failure| failure.to_string()),
+        congestion,
         counters: counters(qp.counters()),
     })
 }
@@ -199,6 +201,19 @@ const fn wait(wait: Wait) -> view::Wait {
         Wait::Stopped => view::Wait::Stopped,
         Wait::Application => view::Wait::Application,
         Wait::Dark => view::Wait::Dark,
+        Wait::Congestion => view::Wait::Congestion,
+    }
+}
+
+fn congestion(c: CongestionStatus) -> view::Congestion {
+    view::Congestion {
+        rate_bps: c.rate.as_bps(),
+        target_bps: c.target.as_bps(),
+        alpha_millionths: (c.alpha * 1e6) as u32,
+        is_limited: c.is_limited,
+        marked_packets: c.marked_packets,
+        cnps_sent: c.cnps_sent,
+        cnps_received: c.cnps_received,
     }
 }
 

@@ -183,6 +183,7 @@ fn publish_engine(p: &mut Publisher, engine: &Engine) {
     p.set(Counter::EcnMarkedPackets, c.ecn_marked_packets);
     p.set(Counter::IcrcRecoveredPackets, c.icrc_recovered_packets);
     p.set(Counter::CnpsReceived, c.cnps_received);
+    p.set(Counter::CnpsSent, c.cnps_sent);
     p.set(Counter::LoopedPackets, c.looped_packets);
     p.set(Counter::LocalMessages, c.local_messages);
     p.set(Counter::LocalBytes, c.local_bytes);

@@ -9,7 +9,7 @@ use super::worker::{self, Orders, Parts, Worker, WorkerError};
 use crate::control::worker::WorkerHandle;
 use crate::control::{Access, ControlSocket, Overview, SocketError};
 use crate::counters::Publisher;
-use crate::engine::{self, Engine, EngineConfig};
+use crate::engine::{self, CongestionPolicy, Engine, EngineConfig};
 use crate::io::link::{LinkError, LinkWatcher};
 use crate::io::{self, Capabilities, Gso, Port, PortError, PortSettings};
 use crate::ipc::server::{Permissions, PortStatus, Server, ServerConfig};
@@ -265,6 +265,7 @@ fn engine(
             ..TransportLimits::default()
         },
         hold: hold_policy(&settings.hold),
+        congestion: congestion_policy(settings, served),
     };
     Ok(Engine::new(config, clock.now()))
 }
@@ -276,6 +277,17 @@ pub(super) fn hold_policy(hold: &Hold) -> HoldPolicy {
         detect: hold.detect.duration(),
         hold_max: hold.hold_max.duration(),
         probe_every: hold.probe_every.duration(),
+    }
+}
+
+/// How queue pairs share lines with others.
+pub(super) fn congestion_policy(settings: &Settings, served: &Served) -> CongestionPolicy {
+    let congestion = &settings.congestion;
+    CongestionPolicy {
+        enabled: congestion.enabled,
+        // They were checked with all other settings.
+        tuning: congestion.tuning(served.speed_mbps()).unwrap_or_default(),
+        reacting: congestion.reacting_peers.clone(),
     }
 }
 

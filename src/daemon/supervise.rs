@@ -94,7 +94,7 @@ impl Supervisor<'_> {
             };
             match happened {
                 Happened::EndWanted => break Ok(()),
-                Happened::ReloadWanted => self.reload(&orders, overview.counters()),
+                Happened::ReloadWanted => self.reload(&served, &orders, overview.counters()),
                 Happened::Link(Ok((event, state))) => {
                     if event == LinkEvent::Down {
                         facts.note_link_down();
@@ -136,7 +136,7 @@ impl Supervisor<'_> {
         }
     }
 
-    fn reload(&mut self, orders: &[Orders], counters: &SharedCounters) {
+    fn reload(&mut self, served: &Served, orders: &[Orders], counters: &SharedCounters) {
         let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Status("reloading"));
         notify(&[NotifyState::Reloading, now]);
         match self.overrides.settings() {
@@ -153,6 +153,7 @@ impl Supervisor<'_> {
                 for worker in orders {
                     worker.give(Order::Poll(policy));
                     worker.give(Order::Hold(start::hold_policy(&self.settings.hold)));
+                    worker.give(Order::Congestion(start::congestion_policy(&self.settings, served).into()));
                 }
                 info!(applied = ?reload.applied, "settings read again");
                 if !reload.needs_restart.is_empty() {
@@ -178,6 +179,7 @@ impl Supervisor<'_> {
             }
             if start::port_status(&self.settings, old) != status {
                 worker.give(Order::Link(status));
+                worker.give(Order::Congestion(start::congestion_policy(&self.settings, &new).into()));
             }
         }
         new

@@ -75,6 +75,8 @@ pub struct EngineCounters {
     pub icrc_recovered_packets: u64,
     /// Congestion notifications for a queue pair, from its peer.
     pub cnps_received: u64,
+    /// Congestion notifications sent to peers whose packets came marked.
+    pub cnps_sent: u64,
     /// Packets between queue pairs of this engine, which no port saw.
     pub looped_packets: u64,
     /// Messages between queue pairs of this engine that went by one copy, without packets.

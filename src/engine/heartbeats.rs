@@ -6,6 +6,7 @@ use crate::time::Instant;
 use crate::transport::{AddressVector, Burst, BurstLimits};
 use crate::wire::{Bth, Datagram, Deth, GSI_QKEY, HeaderBuf, MAD_LEN, Opcode, Packet, Psn, Qpn};
 use chacha20::rand_core::Rng;
+use core::net::IpAddr;
 
 /// Answers that wait to be sent; more questions get none.
 const MOST_WAITING: usize = 64;
@@ -47,6 +48,7 @@ impl Engine {
                 let answer = Heartbeat { is_answer: true, ..heartbeat };
                 self.send_heartbeat(&av, Qpn::GSI, deth.src_qp, answer);
             }
+            self.ask_back(now, from.to_canonical());
             return Some(Ok(()));
         }
         let path = self.paths.of_peer(from.to_canonical());
@@ -54,6 +56,16 @@ impl Engine {
         let Some((path, is_first)) = taken else { return Some(Err(DropReason::Heartbeat)) };
         self.with_path(now, path, |on| on.life.handle_alive(now, is_first));
         Some(Ok(()))
+    }
+
+    /// Who asks says that it is a holdfast; its answer proves it. So one that only ever answers requests gets to know its peer.
+    fn ask_back(&mut self, now: Instant, from: IpAddr) {
+        let Some((path, on)) = self.paths.of_peer(from).and_then(|path| Some((path, self.paths.get(path)?))) else {
+            return;
+        };
+        if !on.life.is_kin() && !on.questions.is_fresh(now, on.life.policy().probe_every) {
+            self.ask_host(now, path, false);
+        }
     }
 
     fn send_heartbeat(&mut self, av: &AddressVector, from: Qpn, to: Qpn, heartbeat: Heartbeat) {

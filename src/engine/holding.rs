@@ -144,6 +144,7 @@ impl Engine {
         self.paths.unseat(now, old);
         if let Some(entry) = self.qps.get_mut(slot as usize) {
             entry.qp.handle_clock_change(was, is);
+            entry.congestion = None;
             entry.seat = new;
         }
     }
@@ -248,6 +249,7 @@ impl Engine {
     fn thaw(&mut self, now: Instant, path: u32, dark: Duration, is_loss: bool) {
         let Some(on) = self.paths.get_mut(path) else { return };
         on.clock.start(now);
+        on.tuning.handle_thaw(on.clock.at(now));
         // As if it had not been: nobody on it asks anew.
         on.darkness -= u64::from(!is_loss);
         self.counters.path_dark_ns += u64::try_from(dark.as_nanos()).unwrap_or(u64::MAX);

@@ -17,6 +17,7 @@
 //! | `receive` | which queue pair a packet is for, and whether it may come in |
 //! | `transmit` | whose turn it is to send; timers |
 //! | `paths` | which path a queue pair rides, and what hangs off each |
+//! | `congestion` | DCQCN: who is told to slow down, and how fast a queue pair may send |
 //! | `heartbeats` | asks silent hosts whether they are alive |
 //! | `holding` | the dark and the light: freeze, probe, thaw, give up |
 //! | `local` | queue pairs of one engine: one copy, no packets |
@@ -25,6 +26,7 @@
 //!
 //! In the steady state nothing allocates.
 
+mod congestion;
 mod counters;
 mod error;
 mod heartbeats;
@@ -40,6 +42,7 @@ mod transmit;
 mod wheel;
 mod work;
 
+pub use congestion::{CongestionPolicy, CongestionStatus};
 pub use counters::{DropReason, EngineCounters};
 pub use error::{ObjectError, QpError};
 pub use holding::{PathNotice, PathStatus};
@@ -80,6 +83,8 @@ pub struct EngineConfig {
     pub limits: TransportLimits,
     /// How paths are held in the dark.
     pub hold: HoldPolicy,
+    /// How queue pairs share lines with others.
+    pub congestion: CongestionPolicy,
 }
 
 /// One worker's RoCEv2 device. See the [room](self).
@@ -115,6 +120,8 @@ struct Entry {
     owner: u64,
     seat: paths::Seat,
     qp: Box<Qp>,
+    /// `None`: no mark and no CNP ever concerned it.
+    congestion: Option<Box<congestion::Congested>>,
     /// What the totals know of its counters.
     counted: QpCounters,
 }
@@ -170,7 +177,7 @@ impl Engine {
             numbers: QpnTable::new(config.worker, config.qpn_seed),
             gsi: None,
             owners: objects::Owners::default(),
-            paths: paths::Paths::new(config.hold, now),
+            paths: paths::Paths::new(config.hold, config.congestion, now),
             path_notices: VecDeque::new(),
             probing: VecDeque::new(),
             recent: None,

@@ -141,7 +141,7 @@ impl Engine {
             self.gsi = Some(key);
         }
         let seat = self.paths.seat(NEAR, key).ok_or(ObjectError::NoNumber)?;
-        self.qps.insert(Entry { owner, seat, qp: Box::new(qp), counted: QpCounters::default() });
+        self.qps.insert(Entry { owner, seat, qp: Box::new(qp), congestion: None, counted: QpCounters::default() });
         Ok(qpn)
     }
 
@@ -234,7 +234,9 @@ impl Engine {
         let slot = self.slot(qpn)?;
         let Entry { qp, seat, .. } = self.qps.get(slot as usize)?;
         let path = self.paths.get(seat.path)?;
-        let waiting = qp.waits_for(&self.shared.context(path.clock.at(now)))?;
+        let Some(waiting) = qp.waits_for(&self.shared.context(path.clock.at(now))) else {
+            return self.paced(now, slot);
+        };
         if path.life.is_open() || waiting.reason == Wait::Application {
             return Some(waiting);
         }

@@ -1,8 +1,10 @@
 //! The paths that queue pairs ride: whose turn it is to send, timers, and who waits for an answer, each by path. So the dark freezes
 //! all queue pairs of a path in one step, however many they are.
 
+use super::congestion::CongestionPolicy;
 use super::ready::ReadyQueue;
 use super::wheel::TimerWheel;
+use crate::congestion::Tuning;
 use crate::path::{HoldPolicy, Ledger, Life, PathClock};
 use crate::time::{Duration, Instant};
 use crate::transport::Qp;
@@ -102,10 +104,14 @@ pub(super) struct Path {
     pub(super) questions: Questions,
     /// When the next queue pairs go on, while it thaws.
     pub(super) thaws_at: Option<Instant>,
+    /// How its queue pairs share its line with others.
+    pub(super) tuning: Tuning,
+    /// The peer is known to react to CNPs, though it may be no holdfast.
+    is_listed: bool,
 }
 
 impl Path {
-    fn new(peer: Option<IpAddr>, policy: HoldPolicy, now: Instant) -> Self {
+    fn new(peer: Option<IpAddr>, policy: HoldPolicy, congestion: &CongestionPolicy, now: Instant) -> Self {
         Self {
             peer,
             life: Life::new(policy, now),
@@ -117,6 +123,8 @@ impl Path {
             darkness: 0,
             questions: Questions::default(),
             thaws_at: None,
+            tuning: congestion.tuning(),
+            is_listed: congestion.lists(peer),
         }
     }
 
@@ -179,12 +187,13 @@ pub(super) struct Paths {
     touched: ReadyQueue,
     pub(super) ledger: Ledger,
     policy: HoldPolicy,
+    congestion: CongestionPolicy,
 }
 
 impl Paths {
-    pub(super) fn new(policy: HoldPolicy, now: Instant) -> Self {
+    pub(super) fn new(policy: HoldPolicy, congestion: CongestionPolicy, now: Instant) -> Self {
         let mut table = Slab::new();
-        table.insert(Path::new(None, HoldPolicy { enabled: false, ..policy }, now));
+        table.insert(Path::new(None, HoldPolicy { enabled: false, ..policy }, &CongestionPolicy::default(), now));
         let mut paths = Self {
             table,
             by_peer: HashMap::new(),
@@ -193,6 +202,7 @@ impl Paths {
             touched: ReadyQueue::default(),
             ledger: Ledger::default(),
             policy,
+            congestion,
         };
         paths.reserve();
         paths
@@ -228,12 +238,31 @@ impl Paths {
         self.policy = policy;
     }
 
+    /// Changes how queue pairs share lines.
+    pub(super) fn set_congestion(&mut self, congestion: CongestionPolicy) {
+        for (_, path) in self.table.iter_mut().filter(|(id, _)| *id != NEAR as usize) {
+            path.tuning = congestion.tuning().since_thaw_of(&path.tuning);
+            path.is_listed = congestion.lists(path.peer);
+        }
+        self.congestion = congestion;
+    }
+
+    /// Whether CNPs slow queue pairs down.
+    pub(super) fn obeys_cnps(&self) -> bool {
+        self.congestion.enabled
+    }
+
+    /// Whether the peer reacts to marks and CNPs: another holdfast, or one that is listed.
+    pub(super) fn reacts(&self, path: &Path) -> bool {
+        self.congestion.enabled && (path.is_listed || path.life.is_kin())
+    }
+
     /// The path to a peer, made if there is none; and whether it was made.
     pub(super) fn open(&mut self, now: Instant, peer: IpAddr) -> (u32, bool) {
         if let Some(path) = self.of_peer(peer) {
             return (path, false);
         }
-        let path = self.table.insert(Path::new(Some(peer), self.policy, now)) as u32;
+        let path = self.table.insert(Path::new(Some(peer), self.policy, &self.congestion, now)) as u32;
         self.by_peer.insert(peer, path);
         self.reserve();
         (path, true)
@@ -371,7 +400,7 @@ mod tests {
     #[test]
     fn the_dark_holds_every_timer_and_turn_of_a_path_and_of_no_other() {
         let ms = |n: u64| Instant::from_ns(n * 1_000_000);
-        let mut paths = Paths::new(HoldPolicy::default(), ms(0));
+        let mut paths = Paths::new(HoldPolicy::default(), CongestionPolicy::default(), ms(0));
         let [dark, lit] = [1, 2].map(|n| paths.open(ms(0), Ipv4Addr::new(198, 18, 0, n).into()).0);
         let needs = Needs { deadline: Some(ms(10)), answer: false, turn: true };
         for slot in 0..1000 {

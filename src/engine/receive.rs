@@ -51,7 +51,7 @@ impl Engine {
             Verdict::Bad => return Err(DropReason::Icrc),
         }
         if packet.opcode() == Opcode::CNP {
-            return self.take_cnp(packet.dest_qp(), datagram);
+            return self.take_cnp(now, packet.dest_qp(), datagram);
         }
         if packet.opcode() == Opcode::UD_SEND_ONLY
             && let Some(taken) = self.take_heartbeat(now, &packet, datagram)
@@ -65,21 +65,11 @@ impl Engine {
         // Only what fits the connection is a sign of life: anybody can write a QPN.
         if taken.is_ok() {
             self.hear(now, seat.path, packet.opcode().is_answer());
+            if datagram.ip.ecn() == Ecn::Ce {
+                self.handle_mark(now, slot, seat);
+            }
         }
         self.called(slot);
         taken.map_err(DropReason::Refused)
-    }
-
-    /// A congestion notification counts only if it comes from the peer of a connection: anybody can write a QPN.
-    fn take_cnp(&mut self, qpn: Qpn, datagram: &Datagram<'_>) -> Result<(), DropReason> {
-        let qp = self.qp(qpn).ok_or(DropReason::UnknownQp)?;
-        let from_peer = !qp.init().kind.is_datagram()
-            && qp.state().receives()
-            && qp.attributes().av.destination == datagram.ip.source();
-        if !from_peer {
-            return Err(DropReason::Cnp);
-        }
-        self.counters.cnps_received += 1;
-        Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! Whose turn it is to send; timers.
 
+use super::congestion::mark_capable;
 use super::paths::{NEAR, Needs};
 use super::{Engine, Entry};
+use crate::congestion::Allowance;
 use crate::time::Instant;
 use crate::transport::{Burst, Poll};
 use crate::wire::Qpn;
@@ -29,12 +31,12 @@ impl Engine {
         let mut local_turns = LOCAL_TURNS;
         while local_turns > 0 {
             burst.clear();
-            let Some(slot) = self.next_turn(now) else {
+            let Some((slot, is_probe)) = self.next_turn(now) else {
                 self.paths.settle();
                 return false;
             };
             let exchanged = self.exchange(now, slot);
-            let filled = self.fill(now, slot, burst);
+            let filled = self.fill(now, slot, is_probe, burst);
             if filled && !self.stays_here(self.peer_of(slot), burst) {
                 self.count_leaving(burst);
                 return true;
@@ -48,27 +50,47 @@ impl Engine {
         false
     }
 
-    /// The queue pair whose turn it is: one that looks for the light, or the next of those who have it.
-    fn next_turn(&mut self, now: Instant) -> Option<u32> {
+    /// The queue pair whose turn it is, and whether it looks for the light; those who have it come after.
+    fn next_turn(&mut self, now: Instant) -> Option<(u32, bool)> {
         self.settle_recent();
         while let Some(seat) = self.probing.pop_front() {
             if let Some(slot) = self.paths.slot(seat) {
-                return Some(slot);
+                return Some((slot, true));
             }
         }
         let seat = self.paths.pop_turn()?;
         if seat.path != NEAR {
             self.enlighten(now, seat);
         }
-        self.paths.slot(seat)
+        Some((self.paths.slot(seat)?, false))
     }
 
-    /// Gives one queue pair its turn. If it sent it goes to the end of the queue: there may be more.
-    fn fill(&mut self, now: Instant, slot: u32, burst: &mut Burst) -> bool {
-        let Some(Entry { qp, seat, .. }) = self.qps.get_mut(slot as usize) else { return false };
-        let poll = qp.poll_transmit(&mut self.shared.context(self.paths.time(seat.path, now)), burst);
-        let filled = poll == Poll::Filled;
-        self.paths.note(now, *seat, Needs::of(qp, filled));
+    /// Gives one queue pair its turn. If it sent it goes to the end of the queue: there may be more. If its rate holds it back it has
+    /// another turn when that is over; what looks for the light is one packet, and not held back.
+    fn fill(&mut self, now: Instant, slot: u32, is_probe: bool, burst: &mut Burst) -> bool {
+        let Some(entry) = self.qps.get_mut(slot as usize) else { return false };
+        let Some(path) = self.paths.get(entry.seat.path) else { return false };
+        let path_now = path.clock.at(now);
+        let mut held_until = None;
+        match entry.poll_allowance(path_now, &path.tuning) {
+            Allowance::Unlimited => {}
+            _ if is_probe => {}
+            Allowance::Bytes(bytes) => burst.set_allowance(bytes),
+            Allowance::Wait(at) => {
+                burst.set_allowance(0);
+                held_until = Some(at);
+            }
+        }
+        let filled = entry.qp.poll_transmit(&mut self.shared.context(path_now), burst) == Poll::Filled;
+        if filled {
+            entry.handle_sent(path_now, burst, &path.tuning);
+            if self.paths.reacts(path) {
+                mark_capable(burst);
+            }
+        }
+        let mut needs = Needs::of(&entry.qp, filled);
+        needs.deadline = [needs.deadline, held_until].into_iter().flatten().min();
+        self.paths.note(now, entry.seat, needs);
         self.totals.note(slot);
         filled
     }

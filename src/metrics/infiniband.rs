@@ -45,6 +45,8 @@ pub(super) const STANDARD: &[Standard] = &[
         &[ImpliedNaks]),
     standard("node_infiniband_local_ack_timeout_errors_total", "The number of times QP's ack timer expired for RC, XRC, DCT QPs at the sender side. The QP retry limit was not exceed, therefore it is still recoverable error.",
         &[AckTimeouts]),
+    standard("node_infiniband_np_cnp_packets_sent_total", "The number of CNP packets sent by the Notification Point when it noticed congestion experienced in the RoCEv2 IP header (ECN bits). The counters was added in MLNX_OFED 4.1",
+        &[CnpsSent]),
     standard("node_infiniband_np_ecn_marked_roce_packets_received_total", "The number of RoCEv2 packets received by the notification point which were marked for experiencing the congestion (ECN bits where '11' on the ingress RoCE traffic) . The counters was added in MLNX_OFED 4.1",
         &[EcnMarkedPackets]),
     standard("node_infiniband_out_of_buffer_drops_total", "The number of drops occurred due to lack of WQE for the associated QPs.",

@@ -94,6 +94,9 @@ impl Settings {
         if let Some(twice) = first_repeated(&self.workers.cpus) {
             return refuse("workers.cpus", format!("CPU {twice} appears twice: workers do not share a core"));
         }
+        if let Err(problem) = self.congestion.tuning(0) {
+            return refuse("congestion", problem.to_string());
+        }
         if self.clients.socket == self.control.socket {
             return refuse("control.socket", "is the same as clients.socket: two sockets need two paths".into());
         }

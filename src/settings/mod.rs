@@ -5,15 +5,17 @@
 //! and column, and what would have been allowed ([`SettingsError`]). Which keys a reload can change says
 //! [`reload::RELOADABLE`].
 
+mod congestion;
 mod load;
 pub mod logging;
 mod overrides;
 pub mod reload;
 pub(crate) mod units;
 
+pub use congestion::Congestion;
 pub use load::{SettingsError, parse, read};
 pub use overrides::Overrides;
-pub use units::{Size, Time};
+pub use units::{Rate, Size, Time};
 
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -39,6 +41,8 @@ pub struct Settings {
     pub transport: Transport,
     /// What happens in the dark.
     pub hold: Hold,
+    /// How queue pairs share lines with others.
+    pub congestion: Congestion,
     /// The programs that attach.
     pub clients: Clients,
     /// The control socket of the operator.

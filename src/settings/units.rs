@@ -1,5 +1,6 @@
-//! Sizes and times as people write them, and the bounds of numbers.
+//! Sizes, times and rates as people write them, and the bounds of numbers.
 
+use crate::congestion::Bps;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -16,6 +17,9 @@ const TIME_UNITS: &[(&str, u64)] = &[
     ("us", 1_000),
     ("ns", 1),
 ];
+
+const RATE_UNITS: &[(&str, u64)] =
+    &[("Tb/s", 1_000_000_000_000), ("Gb/s", 1_000_000_000), ("Mb/s", 1_000_000), ("kb/s", 1_000), ("b/s", 1)];
 
 /// A number of bytes, written `"64MiB"` or as a plain number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -61,6 +65,83 @@ impl Time {
     /// The span as the standard library's type.
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(self.0)
+    }
+}
+
+impl From<Duration> for Time {
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Time> for Duration {
+    fn from(time: Time) -> Self {
+        time.duration()
+    }
+}
+
+/// Bits a second, written `"100Gb/s"`; it always carries its unit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// So many 10^6 bits a second.
+    pub const fn from_mbps(mbps: u64) -> Self {
+        Self(mbps.saturating_mul(1_000_000))
+    }
+
+    /// As congestion control reckons.
+    pub const fn bps(self) -> Bps {
+        Bps::from_bps(self.0)
+    }
+}
+
+impl From<Bps> for Rate {
+    fn from(rate: Bps) -> Self {
+        Self(rate.as_bps())
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format(self.0, RATE_UNITS, "b/s"))
+    }
+}
+
+impl FromStr for Rate {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text, RATE_UNITS).map(Self).ok_or("a rate such as \"100Gb/s\" (b/s, kb/s, Mb/s, Gb/s or Tb/s)")
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        text.parse().map_err(|expected| D::Error::invalid_value(Unexpected::Str(&text), &expected))
+    }
+}
+
+/// For `with`: a list of what is written as text.
+pub(super) mod texts {
+    use super::*;
+
+    pub(in super::super) fn serialize<S: Serializer, T: fmt::Display>(list: &[T], s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(list.iter().map(T::to_string))
+    }
+
+    pub(in super::super) fn deserialize<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: FromStr<Err: fmt::Display>,
+    {
+        Vec::<String>::deserialize(d)?.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
     }
 }
 
@@ -209,6 +290,14 @@ mod tests {
         for text in ["30s", "200us", "5ms", "1h", "90s", "0s", "7ns", "2min"] {
             assert_eq!(text.parse::<Time>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn rates_read_and_write_the_same() {
+        for text in ["100Gb/s", "40Mb/s", "1500kb/s", "7b/s", "0b/s", "1Tb/s"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+        assert!("100".parse::<Rate>().is_err() && "100GB/s".parse::<Rate>().is_err());
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::wire::icrc::Seed;
 use crate::wire::{Datagram, Ecn, HeaderBuf, ICRC_LEN, IpHeader, Ipv4, UDP_LEN, pad_count};
 use core::net::Ipv4Addr;
 
+/// Bytes around each packet on an Ethernet line: preamble and gap 20, Ethernet 18, IPv4 20, UDP 8.
+pub const PACKET_OVERHEAD: u32 = 66;
+
 /// What the port writes into the IPv4 identification of a burst's packets. The ICRC covers it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum IpIdRule {
@@ -49,6 +52,8 @@ pub struct Burst {
     segment: u32,
     /// A packet shorter than the segment was added: nothing may follow.
     closed: bool,
+    /// Bytes on the line that packets with payload may make it.
+    allowance: u64,
     /// Headers of a full segment, hashed.
     seed: Option<Seed>,
     /// Payload to be cut into packets.
@@ -68,6 +73,7 @@ impl Burst {
             packets: 0,
             segment: 0,
             closed: false,
+            allowance: u64::MAX,
             seed: None,
             staged: GatherList::with_capacity(0, 64),
             next: 0,
@@ -80,6 +86,18 @@ impl Burst {
         self.bytes.clear();
         self.staged.clear();
         (self.packets, self.segment, self.closed, self.seed, self.next, self.used) = (0, 0, false, None, 0, 0);
+        self.allowance = u64::MAX;
+    }
+
+    /// Limits it until it is cleared: no packet with payload is added that would make it more than so many bytes on the line. What
+    /// carries none may go: holding answers back would hold the peer back.
+    pub const fn set_allowance(&mut self, line_bytes: u64) {
+        self.allowance = line_bytes;
+    }
+
+    /// Bytes that it takes on an Ethernet line.
+    pub fn line_bytes(&self) -> u64 {
+        self.bytes.len() as u64 + u64::from(self.packets) * u64::from(PACKET_OVERHEAD)
     }
 
     /// Where it goes and how.
@@ -131,12 +149,23 @@ impl Burst {
     pub(super) fn room(&self, header: u32, payload: u32) -> u32 {
         let packet = packet_len(header, payload);
         let left = self.limits.max_bytes.saturating_sub(self.len_bytes() as u32);
-        u32::from(self.limits.max_packets.saturating_sub(self.packets)).min(left / packet)
+        let room = u32::from(self.limits.max_packets.saturating_sub(self.packets)).min(left / packet);
+        if self.allowance == u64::MAX {
+            return room;
+        }
+        let allowed = self.allowance.saturating_sub(self.line_bytes()) / u64::from(packet + PACKET_OVERHEAD);
+        room.min(u32::try_from(allowed).unwrap_or(u32::MAX))
     }
 
-    /// Whether a packet with `header` bytes before `payload` bytes may follow on this flow. The first packet always may.
+    /// Whether a packet with `header` bytes before `payload` bytes may follow on this flow. The first packet always may that the
+    /// allowance covers.
     pub(super) fn fits(&self, av: &AddressVector, header: u32, payload: u32) -> bool {
-        self.fits_len(av, packet_len(header, payload))
+        let len = packet_len(header, payload);
+        self.fits_len(av, len) && (payload == 0 || self.allowance == u64::MAX || self.is_allowed(len))
+    }
+
+    fn is_allowed(&self, len: u32) -> bool {
+        self.line_bytes() + u64::from(len + PACKET_OVERHEAD) <= self.allowance
     }
 
     fn fits_len(&self, av: &AddressVector, len: u32) -> bool {

@@ -49,7 +49,7 @@ mod work;
 mod tests;
 
 pub use attributes::{AddressVector, AttrMask, QpAttributes, QpCapabilities, QpState, QpType};
-pub use burst::{Burst, BurstLimits, IpIdRule};
+pub use burst::{Burst, BurstLimits, IpIdRule, PACKET_OVERHEAD};
 pub use completion::{Completion, WcFlags, WcOpcode, WcStatus};
 pub use context::Context;
 pub use counters::{QpCounters, Refusal};

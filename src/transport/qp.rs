@@ -124,6 +124,16 @@ impl Qp {
         }
     }
 
+    /// Payload bytes that it has to send; `None` if more than one message waits, or answers to READs do.
+    pub fn unsent_bytes(&self) -> Option<u32> {
+        let next = if self.init.kind == QpType::Rc { self.req.cursor } else { self.sq.head() };
+        if self.resp.answers_queries() || self.sq.get(next + 1).is_some() {
+            return None;
+        }
+        let sent = self.req.offset.saturating_mul(self.attrs.path_mtu.bytes());
+        Some(self.sq.get(next).map_or(0, |entry| entry.len.saturating_sub(sent)))
+    }
+
     /// What it waits for before it sends more; `None` if it could send now, or never in its state.
     pub fn waits_for(&self, cx: &Context<'_>) -> Option<Waiting> {
         let forever = |reason| Waiting { reason, waited: None, ends_in: None };

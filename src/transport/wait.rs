@@ -27,6 +27,8 @@ pub enum Wait {
     Application,
     /// The path is dark.
     Dark,
+    /// CNPs have slowed it down: its next burst is not due yet.
+    Congestion,
 }
 
 /// A wait, and how long.

@@ -85,7 +85,7 @@ impl Setup {
     }
 
     fn tuning(&self) -> Tuning {
-        let line = Line { rate: self.line, rtt: self.told_rtt.unwrap_or(self.rtt()), burst_bytes: 64_000 };
+        let line = Line { rate: self.line, rtt: self.told_rtt.unwrap_or(self.rtt()), ..Line::default() };
         Tuning::new(self.parameters, line).expect("the parameters are good")
     }
 

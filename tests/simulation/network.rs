@@ -4,7 +4,7 @@ use crate::darkness::Blackout;
 use crate::rng::Rng;
 use holdfast::time::{Duration, Instant};
 use holdfast::wire::icrc::Icrc;
-use holdfast::wire::{Datagram, ICRC_LEN, IpHeader, Packet};
+use holdfast::wire::{Datagram, Ecn, ICRC_LEN, IpHeader, Packet};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -17,6 +17,8 @@ pub struct Faults {
     pub duplication: u32,
     /// Chance that bits of it are flipped.
     pub corruption: u32,
+    /// Chance that it is marked with CE, if its sender reacts to that.
+    pub marks: u32,
     /// Chance that it is overtaken by later ones.
     pub reordering: u32,
     /// How long a packet takes.
@@ -36,6 +38,7 @@ impl Faults {
             loss: 0,
             duplication: 0,
             corruption: 0,
+            marks: 0,
             reordering: 0,
             delay,
             detour: Duration::ZERO,
@@ -58,6 +61,8 @@ pub struct Tally {
     pub doubled: u64,
     /// Packets damaged.
     pub damaged: u64,
+    /// Packets marked.
+    pub marked: u64,
 }
 
 /// One packet as it travels: what a port will see of it.
@@ -181,6 +186,13 @@ impl Network {
         if self.rng.permille(self.faults.corruption) {
             self.tally.damaged += 1;
             self.damage(&mut frame);
+        }
+        if frame.ip.ecn() == Ecn::Ect0 && self.rng.permille(self.faults.marks) {
+            self.tally.marked += 1;
+            match &mut frame.ip {
+                IpHeader::V4(ip) => ip.tos |= Ecn::Ce as u8,
+                IpHeader::V6(ip) => ip.traffic_class |= Ecn::Ce as u8,
+            }
         }
         let mut at = now + self.faults.delay;
         if self.rng.permille(self.faults.reordering) {

@@ -8,8 +8,9 @@ use crate::model::{Images, Memories};
 use crate::network::{Faults, Network, Tally};
 use crate::node::Node;
 use crate::rng::Rng;
-use holdfast::engine::{EngineConfig, Worker};
-use holdfast::path::HoldPolicy;
+use holdfast::congestion::{Bps, Line, Parameters, Tuning};
+use holdfast::engine::{CongestionPolicy, EngineConfig, Worker};
+use holdfast::path::{HoldPolicy, IpPrefix};
 use holdfast::time::{Duration, Instant};
 use holdfast::transport::{BurstLimits, Completion, IpIdRule, QpType, TransportLimits};
 use holdfast::wire::PathMtu;
@@ -33,6 +34,8 @@ pub struct Summary {
     /// Darknesses that nodes lived through, and how many of them they were told of.
     pub darks: u64,
     pub told: u64,
+    /// Congestion notifications that slowed somebody down.
+    pub cnps: u64,
 }
 
 impl Summary {
@@ -44,24 +47,26 @@ impl Summary {
         sum.swallowed += more.swallowed;
         sum.doubled += more.doubled;
         sum.damaged += more.damaged;
+        sum.marked += more.marked;
         self.completions += other.completions;
         self.repairs += other.repairs;
         self.datagrams += other.datagrams;
         self.local_messages += other.local_messages;
         self.darks += other.darks;
         self.told += other.told;
+        self.cnps += other.cnps;
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { network: n, completions, repairs, datagrams, local_messages, darks, told } = self;
+        let Self { network: n, completions, repairs, datagrams, local_messages, darks, told, cnps } = self;
         write!(f, "{} packets ({} lost, {} doubled, {} damaged), ", n.sent, n.lost, n.doubled, n.damaged)?;
         write!(
             f,
             "{completions} completions, {datagrams} datagrams, {local_messages} local messages, {repairs} reconnects, \
-             {darks} darknesses, {} packets in them, {told} announcements",
-            n.swallowed
+             {darks} darknesses, {} packets in them, {told} announcements, {} marks, {cnps} CNPs",
+            n.swallowed, n.marked
         )
     }
 }
@@ -82,6 +87,7 @@ struct Plan {
     /// Chance in a thousand that an action is to stop a send queue, or let it go on.
     pause: u32,
     pace: Duration,
+    congestion: CongestionPolicy,
 }
 
 const SHARED_DEPTH: u32 = 24;
@@ -120,7 +126,23 @@ impl Plan {
             kill: if rng.permille(250) { 10 } else { 0 },
             pause: if rng.permille(200) { 50 } else { 0 },
             pace: Duration::from_micros(rng.between(1, 60)),
+            congestion: congestion(rng),
         }
+    }
+}
+
+/// Lines from slow to fast, some of which are paced from the beginning.
+fn congestion(rng: &mut Rng) -> CongestionPolicy {
+    let rate = Bps::from_mbps(*rng.pick(&[100, 1_000, 100_000]));
+    let line =
+        Line { rate, rtt: Duration::from_micros(rng.below(300)), is_narrow: rng.permille(100), ..Line::default() };
+    let max = if rng.permille(100) { Bps::from_mbps(rate.as_bps() / 2_000_000) } else { Bps::ZERO };
+    let parameters =
+        Parameters { rpg_max_rate: max, rpg_min_rate: Bps::from_mbps(rng.between(5, 50)), ..Parameters::default() };
+    CongestionPolicy {
+        enabled: rng.permille(900),
+        tuning: Tuning::new(parameters, line).unwrap(),
+        reacting: if rng.permille(500) { vec!["0.0.0.0/0".parse::<IpPrefix>().unwrap()] } else { vec![] },
     }
 }
 
@@ -151,6 +173,7 @@ fn link_plan(rng: &mut Rng, nodes: usize, shared: &[bool], dooms: bool, [shuffle
 
 fn faults(rng: &mut Rng, id_hidden: bool, mend_icrc: bool) -> Faults {
     let delay = Duration::from_micros(rng.between(1, 200));
+    let marks = *rng.pick(&[0, 2, 30, 1000]);
     let harm = [0, 5, 20, 50][rng.below(4) as usize];
     let mut chance = |share: u32| if rng.permille(700) { rng.below(u64::from(harm * share / 2) + 1) as u32 } else { 0 };
     Faults {
@@ -159,6 +182,7 @@ fn faults(rng: &mut Rng, id_hidden: bool, mend_icrc: bool) -> Faults {
         // Without the IP ID the ICRC is a check of 16 bits: chance would get through.
         corruption: if id_hidden { 0 } else { chance(1) + if mend_icrc { 100 } else { 0 } },
         reordering: chance(4),
+        marks,
         mtu_step: if harm > 0 && chance(1) > 0 { 1 } else { 0 },
         delay,
         detour: Duration::from_micros(rng.between(1, 3000)),
@@ -218,6 +242,7 @@ impl World {
                 burst: plan.burst,
                 limits: TransportLimits::default(),
                 hold: HoldPolicy::default(),
+                congestion: plan.congestion.clone(),
             };
             let len = layouts[n].len().max(4096);
             let mut node = Node::new(&mut rng, config, len, now, plan.id_hidden);
@@ -480,6 +505,7 @@ impl World {
         for node in &self.nodes {
             self.summary.local_messages += node.engine.counters().local_messages;
             self.summary.darks += node.engine.counters().path_darks;
+            self.summary.cnps += node.engine.counters().cnps_received;
             let lost = node.engine.counters().path_lost_queue_pairs;
             if lost > 0 {
                 return Err(format!("{lost} queue pairs were given up in the dark"));

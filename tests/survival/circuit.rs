@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Two ports, and the circuit that joins them.
-const FABRIC: &str = "
-port = [{ name = \"a\", interface = \"fa\" }, { name = \"b\", interface = \"fb\" }]
-circuit = [{ label = \"ab\", ends = [\"a\", \"b\"] }]
-";
+fn fabric(line: &str) -> String {
+    format!(
+        "port = [{{ name = \"a\", interface = \"fa\" }}, {{ name = \"b\", interface = \"fb\" }}]\n\
+         circuit = [{{ label = \"ab\", ends = [\"a\", \"b\"]{}{line} }}]\n",
+        if line.is_empty() { "" } else { ", " }
+    )
+}
 
 /// A circuit with light. Its process is killed when it is dropped.
 pub(crate) struct Circuit {
@@ -25,6 +28,11 @@ pub(crate) struct Circuit {
 impl Circuit {
     /// Two daemons with these settings beside the stage's own, and the circuit between them.
     pub(crate) fn between(settings: &str) -> (Pair, Self) {
+        Self::like("", settings)
+    }
+
+    /// The same over a line of this kind.
+    pub(crate) fn like(line: &str, settings: &str) -> (Pair, Self) {
         let middle = Namespace::new().unwrap();
         let ends = [(1, "fa"), (2, "fb")].map(|(n, name)| {
             let namespace = Namespace::new().unwrap();
@@ -32,15 +40,15 @@ impl Circuit {
             Namespace::connect(end, End { namespace: &middle, name, addresses: &[] }, LINK_MTU).unwrap();
             Arc::new(namespace)
         });
-        let circuit = Self::start(middle);
+        let circuit = Self::start(middle, line);
         let daemons = ends.each_ref().map(|end| Daemon::start(end, INTERFACE, settings));
         (Pair { ends, daemons }, circuit)
     }
 
-    fn start(middle: Namespace) -> Self {
+    fn start(middle: Namespace, line: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("fabric.toml");
-        std::fs::write(&file, FABRIC).unwrap();
+        std::fs::write(&file, fabric(line)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.arg("fabric").arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = middle.run(|| command.spawn()).unwrap().unwrap();
@@ -65,6 +73,13 @@ impl Circuit {
         self.dark();
         std::thread::sleep(dark);
         self.light();
+    }
+
+    /// What it counted.
+    pub(crate) fn stats(&mut self) -> serde_json::Value {
+        writeln!(self.commands, "stats").unwrap();
+        let answer = self.answer();
+        serde_json::from_str(answer.strip_prefix("stats ").unwrap()).unwrap()
     }
 
     fn command(&mut self, line: &str) {

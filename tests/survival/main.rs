@@ -6,6 +6,7 @@
 //! | `traffic` | verified traffic of every kind between two daemons, while something else goes on |
 //! | `dark` | the light between two daemons goes out, unannounced: short, long, for good |
 //! | `circuit` | that light: the emulated fabric in a process of its own |
+//! | `narrow` | a circuit slower than its ends: marks keep its queue short |
 //! | `crowd` | a hundred thousand idle queue pairs |
 //! | `deaths` | clients killed at any moment leave nothing behind |
 //! | `liars` | clients that lie, flood or never finish cost themselves only |
@@ -28,6 +29,7 @@ mod flood;
 mod forge;
 mod liars;
 mod links;
+mod narrow;
 #[allow(unreachable_pub)]
 #[path = "../simulation/rng.rs"]
 mod rng;

@@ -18,7 +18,7 @@ fn at_us(us: u64) -> Instant {
 }
 
 /// 40 Gb/s, no round trip: the paper's set-up.
-const LINE: Line = Line { rate: Bps::from_gbps(40), rtt: Duration::ZERO, burst_bytes: 64_000 };
+const LINE: Line = Line { rate: Bps::from_gbps(40), rtt: Duration::ZERO, burst_bytes: 64_000, is_narrow: false };
 
 fn tuning() -> Tuning {
     Tuning::new(Parameters::default(), LINE).unwrap()
@@ -72,7 +72,7 @@ prop_compose! {
 
 prop_compose! {
     /// Any line at all.
-    fn any_line()(rate in number(0, u64::MAX), rtt in number(0, u64::MAX), burst_bytes in any::<u32>()) -> Line {
-        Line { rate: Bps::from_bps(rate), rtt: Duration::from_nanos(rtt), burst_bytes }
+    fn any_line()(rate in number(0, u64::MAX), rtt in number(0, u64::MAX), burst_bytes in any::<u32>(), is_narrow: bool) -> Line {
+        Line { rate: Bps::from_bps(rate), rtt: Duration::from_nanos(rtt), burst_bytes, is_narrow }
     }
 }

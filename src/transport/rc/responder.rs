@@ -92,7 +92,7 @@ impl Responder {
 
     /// Nothing is to be said.
     pub(in crate::transport) fn is_at_rest(&self) -> bool {
-        self.owed == Owed::Nothing && !self.nak_sent && !self.queries.iter().any(|q| q.pending)
+        self.owed == Owed::Nothing && !self.nak_sent && !self.answers_queries()
     }
 
     /// Whether the peer may have READs and atomics under way.
@@ -111,6 +111,11 @@ impl Responder {
         self.msn
     }
 
+    /// Whether answers to READs or atomics are to be sent.
+    pub(in crate::transport) fn answers_queries(&self) -> bool {
+        self.queries.iter().any(|q| q.pending)
+    }
+
     /// Whether anything is to be sent at `now`.
     pub(super) fn has_answers(&self, now: Instant) -> bool {
         let owed = match self.owed {
@@ -118,7 +123,7 @@ impl Responder {
             Owed::Later(at) => at <= now,
             Owed::Ack | Owed::Nak(..) => true,
         };
-        owed || self.queries.iter().any(|q| q.pending)
+        owed || self.answers_queries()
     }
 
     pub(super) fn delayed_ack(&self) -> Option<Instant> {
