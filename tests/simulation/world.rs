@@ -131,14 +131,14 @@ impl Plan {
     }
 }
 
-/// Lines from slow to fast, some of which are paced from the beginning.
+/// Lines from slow to fast, some of which are paced from the beginning. At the lowest rate a packet takes less than the shortest ACK timer.
 fn congestion(rng: &mut Rng) -> CongestionPolicy {
-    let rate = Bps::from_mbps(*rng.pick(&[100, 1_000, 100_000]));
+    let rate = Bps::from_mbps(*rng.pick(&[300, 1_000, 100_000]));
     let line =
         Line { rate, rtt: Duration::from_micros(rng.below(300)), is_narrow: rng.permille(100), ..Line::default() };
     let max = if rng.permille(100) { Bps::from_mbps(rate.as_bps() / 2_000_000) } else { Bps::ZERO };
     let parameters =
-        Parameters { rpg_max_rate: max, rpg_min_rate: Bps::from_mbps(rng.between(5, 50)), ..Parameters::default() };
+        Parameters { rpg_max_rate: max, rpg_min_rate: Bps::from_mbps(rng.between(100, 150)), ..Parameters::default() };
     CongestionPolicy {
         enabled: rng.permille(900),
         tuning: Tuning::new(parameters, line).unwrap(),
