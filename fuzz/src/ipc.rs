@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::Ordering;
-use holdfast::engine::{CongestionPolicy, Engine, EngineConfig, Worker};
+use holdfast::engine::{CircuitPlan, CongestionPolicy, Engine, EngineConfig, Worker};
 use holdfast::ipc::abi::{AttachArea, completion_area_bytes};
 use holdfast::ipc::protocol::{
     Call, Hello, MemorySource, QpAttributesRecord, QpCapabilitiesRecord, Reply, Request, Response, decode, encode,
@@ -87,6 +87,7 @@ impl House {
             limits: TransportLimits::default(),
             hold: HoldPolicy::default(),
             congestion: CongestionPolicy::default(),
+            circuits: CircuitPlan::default(),
         };
         let server = ServerConfig { device_name: "fuzz0".into(), firmware: "0".into(), node_guid: 0 };
         let mut server = Server::new(server, 1);

@@ -9,13 +9,13 @@ use super::worker::{self, Orders, Parts, Worker, WorkerError};
 use crate::control::worker::WorkerHandle;
 use crate::control::{Access, ControlSocket, Overview, SocketError};
 use crate::counters::Publisher;
-use crate::engine::{self, CongestionPolicy, Engine, EngineConfig};
+use crate::engine::{self, CircuitPlan, CongestionPolicy, Engine, EngineConfig};
 use crate::io::link::{LinkError, LinkWatcher};
 use crate::io::{self, Capabilities, Gso, Port, PortError, PortSettings};
 use crate::ipc::server::{Permissions, PortStatus, Server, ServerConfig};
 use crate::metrics::{MetricsError, MetricsServer};
 use crate::path::HoldPolicy;
-use crate::settings::{self, Backend, Driver, Hold, Listen, Poll, Settings, SettingsError, Switch};
+use crate::settings::{self, Backend, CircuitSettings, Driver, Hold, Listen, Poll, Settings, SettingsError, Switch};
 use crate::transport::TransportLimits;
 use crate::wire::DEFAULT_PKEY;
 use nix::errno::Errno;
@@ -266,6 +266,7 @@ fn engine(
         },
         hold: hold_policy(&settings.hold),
         congestion: congestion_policy(settings, served),
+        circuits: circuits(settings),
     };
     Ok(Engine::new(config, clock.now()))
 }
@@ -289,6 +290,11 @@ pub(super) fn congestion_policy(settings: &Settings, served: &Served) -> Congest
         tuning: congestion.tuning(served.speed_mbps()).unwrap_or_default(),
         reacting: congestion.reacting_peers.clone(),
     }
+}
+
+/// Which paths ride which circuits.
+pub(super) fn circuits(settings: &Settings) -> CircuitPlan {
+    CircuitPlan { circuits: settings.circuit.iter().flat_map(CircuitSettings::circuits).collect() }
 }
 
 /// Who worker `index` is: its queue pairs and the packets for them. Settings allow fewer than a QPN can name.

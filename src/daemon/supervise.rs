@@ -153,6 +153,7 @@ impl Supervisor<'_> {
                 for worker in orders {
                     worker.give(Order::Poll(policy));
                     worker.give(Order::Hold(start::hold_policy(&self.settings.hold)));
+                    worker.give(Order::Circuits(start::circuits(&self.settings)));
                     worker.give(Order::Congestion(start::congestion_policy(&self.settings, served).into()));
                 }
                 info!(applied = ?reload.applied, "settings read again");

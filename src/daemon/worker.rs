@@ -12,7 +12,7 @@ use super::publish::Publication;
 use super::waiter::{Ready, Waiter, Waker};
 use crate::control::worker::{Request, Requests};
 use crate::counters::Publisher;
-use crate::engine::{CongestionPolicy, Engine, PathNotice};
+use crate::engine::{CircuitPlan, CongestionPolicy, Engine, PathNotice};
 use crate::io::Port;
 use crate::ipc::server::{Permissions, PortStatus, Server};
 use crate::path::HoldPolicy;
@@ -32,6 +32,8 @@ pub(super) enum Order {
     Attach(OwnedFd, Permissions, Place),
     /// Poll by another policy.
     Poll(PollPolicy),
+    /// These are the circuits.
+    Circuits(CircuitPlan),
     /// Share lines by another policy.
     Congestion(Box<CongestionPolicy>),
     /// Hold paths by another policy.
@@ -300,6 +302,7 @@ impl Worker {
                 self.clients.attach(now, socket, permissions, place, &self.waiter);
             }
             Order::Poll(policy) => self.poller.set_policy(policy),
+            Order::Circuits(plan) => self.engine.set_circuits(now, plan),
             Order::Congestion(policy) => self.engine.set_congestion_policy(now, *policy),
             Order::Hold(policy) => self.engine.set_hold_policy(now, policy),
             Order::Link(status) => {

@@ -3,10 +3,11 @@
 //! A queue pair that no mark and no CNP ever concerned has no state here and sends as fast as its turn comes. The parameters and the line
 //! belong to the path, whose clock stands still in the dark, and with it every rate.
 
+use super::circuits::line_of;
 use super::paths::{NEAR, Path, Seat};
 use super::{DropReason, Engine, Entry};
 use crate::congestion::{Allowance, Bps, Flow, Tuning};
-use crate::path::IpPrefix;
+use crate::path::{Circuit, IpPrefix, Label};
 use crate::time::Instant;
 use crate::transport::{AddressVector, Burst, BurstLimits, PACKET_OVERHEAD, Qp, Wait, Waiting};
 use crate::wire::{CNP_LEN, Datagram, Ecn, Qpn, build_cnp};
@@ -26,9 +27,9 @@ pub struct CongestionPolicy {
 }
 
 impl CongestionPolicy {
-    /// What holds for a path.
-    pub(super) fn tuning(&self) -> Tuning {
-        if self.enabled { self.tuning } else { Tuning::default() }
+    /// What holds for a path on a circuit.
+    pub(super) fn tuning_on(&self, circuit: Option<&Circuit>) -> Tuning {
+        if self.enabled { self.tuning.on(line_of(self.tuning.line(), circuit)) } else { Tuning::default() }
     }
 
     /// Whether a peer is known to react before it has said anything.
@@ -44,6 +45,21 @@ pub(super) struct Congested {
     marked: u64,
     cnps_sent: u64,
     cnps_received: u64,
+    /// The circuit that it was on before, and what it was there.
+    before: Option<(Option<Label>, Flow)>,
+}
+
+impl Congested {
+    /// Its path rides on another circuit: nothing is known of that, or what was when it was last there. What is known of the old one stands
+    /// still meanwhile.
+    pub(super) fn handle_move(&mut self, path_now: Instant, labels: [Option<Label>; 2], tunings: [&Tuning; 2]) {
+        let [old, new] = labels;
+        self.flow.freeze(path_now, tunings[0]);
+        let known = self.before.filter(|(label, _)| *label == new).map(|(_, flow)| flow);
+        self.before = Some((old, self.flow));
+        self.flow = known.unwrap_or_default();
+        self.flow.thaw(path_now, tunings[1]);
+    }
 }
 
 /// The congestion state of a queue pair, for those who look at it.

@@ -7,7 +7,7 @@
 use super::paths::{NEAR, Needs, Path, Seat, soonest_after};
 use super::{Engine, Entry};
 use crate::path::{
-    Action, DarkCause, HoldPolicy, IpPrefix, PathChange, PathEvent, PathEventError, PathRecord, PathState,
+    Action, Circuit, DarkCause, HoldPolicy, IpPrefix, PathChange, PathEvent, PathEventError, PathRecord, PathState,
 };
 use crate::time::{Duration, Instant};
 use core::net::IpAddr;
@@ -40,6 +40,10 @@ pub struct PathStatus {
     pub hold_max: Duration,
     /// What it has been through.
     pub record: PathRecord,
+    /// What it rides on, if that is known.
+    pub circuit: Option<Circuit>,
+    /// How often that was another.
+    pub moves: u64,
 }
 
 /// A path went dark or has light again.
@@ -74,6 +78,11 @@ impl Engine {
     pub fn handle_path_event(&mut self, now: Instant, event: &PathEvent) -> Result<u32, PathEventError> {
         self.now = self.now.max(now);
         self.paths.ledger.handle_event(event)?;
+        if let PathChange::Circuit(_) = event.change {
+            let meant = self.paths_to(Some(event.peers));
+            meant.iter().for_each(|path| self.ride_circuit(now, *path));
+            return Ok(meant.len() as u32);
+        }
         Ok(self.with_paths(now, Some(event.peers), |path| path.life.handle_change(now, event.change)))
     }
 
@@ -121,6 +130,8 @@ fn status(now: Instant, path: &Path) -> Option<PathStatus> {
         queue_pairs: path.members.len() as u32,
         hold_max: path.life.hold_max(),
         record: *path.life.record(),
+        circuit: path.circuit,
+        moves: path.moves,
     })
 }
 
@@ -141,10 +152,12 @@ impl Engine {
         }
         let Some(new) = self.paths.seat(path, slot) else { return };
         let (was, is) = (self.paths.time(old.path, now), self.paths.time(path, now));
+        let carried = self.paths.get(path).and_then(|on| on.circuit?.mtu);
         self.paths.unseat(now, old);
         if let Some(entry) = self.qps.get_mut(slot as usize) {
             entry.qp.handle_clock_change(was, is);
             entry.congestion = None;
+            entry.qp.set_carried_mtu(carried);
             entry.seat = new;
         }
     }
@@ -161,6 +174,7 @@ impl Engine {
                 path.life.handle_carrier(now, false);
             }
         });
+        self.ride_circuit(now, path);
     }
 }
 
@@ -168,12 +182,17 @@ impl Engine {
 impl Engine {
     /// Tells the paths to some peers, or to all, something, and does what follows; how many they are.
     fn with_paths(&mut self, now: Instant, to: Option<IpPrefix>, tell: impl Fn(&mut Path)) -> u32 {
-        let is_meant = |peer: Option<IpAddr>| peer.is_some_and(|peer| to.is_none_or(|to| to.contains(peer)));
-        let meant: Vec<u32> = self.paths.far().filter(|(_, path)| is_meant(path.peer)).map(|(id, _)| id).collect();
+        let meant = self.paths_to(to);
         for path in &meant {
             self.with_path(now, *path, &tell);
         }
         meant.len() as u32
+    }
+
+    /// The paths to some peers, or to all.
+    fn paths_to(&self, to: Option<IpPrefix>) -> Vec<u32> {
+        let is_meant = |peer: Option<IpAddr>| peer.is_some_and(|peer| to.is_none_or(|to| to.contains(peer)));
+        self.paths.far().filter(|(_, path)| is_meant(path.peer)).map(|(id, _)| id).collect()
     }
 
     /// Tells a path something, and does what follows.

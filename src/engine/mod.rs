@@ -17,6 +17,7 @@
 //! | `receive` | which queue pair a packet is for, and whether it may come in |
 //! | `transmit` | whose turn it is to send; timers |
 //! | `paths` | which path a queue pair rides, and what hangs off each |
+//! | `circuits` | which circuit a path rides on, and what follows |
 //! | `congestion` | DCQCN: who is told to slow down, and how fast a queue pair may send |
 //! | `heartbeats` | asks silent hosts whether they are alive |
 //! | `holding` | the dark and the light: freeze, probe, thaw, give up |
@@ -26,6 +27,7 @@
 //!
 //! In the steady state nothing allocates.
 
+mod circuits;
 mod congestion;
 mod counters;
 mod error;
@@ -42,6 +44,7 @@ mod transmit;
 mod wheel;
 mod work;
 
+pub use circuits::CircuitPlan;
 pub use congestion::{CongestionPolicy, CongestionStatus};
 pub use counters::{DropReason, EngineCounters};
 pub use error::{ObjectError, QpError};
@@ -85,6 +88,8 @@ pub struct EngineConfig {
     pub hold: HoldPolicy,
     /// How queue pairs share lines with others.
     pub congestion: CongestionPolicy,
+    /// Which paths ride which circuits.
+    pub circuits: CircuitPlan,
 }
 
 /// One worker's RoCEv2 device. See the [room](self).
@@ -99,6 +104,7 @@ pub struct Engine {
     gsi: Option<u32>,
     owners: objects::Owners,
     paths: paths::Paths,
+    circuits: CircuitPlan,
     /// Numbers of heartbeats that nobody guesses.
     nonces: ChaCha12Rng,
     path_notices: VecDeque<PathNotice>,
@@ -178,6 +184,7 @@ impl Engine {
             gsi: None,
             owners: objects::Owners::default(),
             paths: paths::Paths::new(config.hold, config.congestion, now),
+            circuits: config.circuits,
             path_notices: VecDeque::new(),
             probing: VecDeque::new(),
             recent: None,

@@ -5,7 +5,7 @@ use super::congestion::CongestionPolicy;
 use super::ready::ReadyQueue;
 use super::wheel::TimerWheel;
 use crate::congestion::Tuning;
-use crate::path::{HoldPolicy, Ledger, Life, PathClock};
+use crate::path::{Circuit, HoldPolicy, Ledger, Life, PathClock};
 use crate::time::{Duration, Instant};
 use crate::transport::Qp;
 use core::net::IpAddr;
@@ -106,6 +106,9 @@ pub(super) struct Path {
     pub(super) thaws_at: Option<Instant>,
     /// How its queue pairs share its line with others.
     pub(super) tuning: Tuning,
+    /// What it rides on, and how often that was another.
+    pub(super) circuit: Option<Circuit>,
+    pub(super) moves: u64,
     /// The peer is known to react to CNPs, though it may be no holdfast.
     is_listed: bool,
 }
@@ -123,7 +126,9 @@ impl Path {
             darkness: 0,
             questions: Questions::default(),
             thaws_at: None,
-            tuning: congestion.tuning(),
+            tuning: congestion.tuning_on(None),
+            circuit: None,
+            moves: 0,
             is_listed: congestion.lists(peer),
         }
     }
@@ -241,10 +246,15 @@ impl Paths {
     /// Changes how queue pairs share lines.
     pub(super) fn set_congestion(&mut self, congestion: CongestionPolicy) {
         for (_, path) in self.table.iter_mut().filter(|(id, _)| *id != NEAR as usize) {
-            path.tuning = congestion.tuning().since_thaw_of(&path.tuning);
+            path.tuning = congestion.tuning_on(path.circuit.as_ref()).since_thaw_of(&path.tuning);
             path.is_listed = congestion.lists(path.peer);
         }
         self.congestion = congestion;
+    }
+
+    /// A path, and how its queue pairs share its line.
+    pub(super) fn with_policy(&mut self, path: u32) -> Option<(&mut Path, &CongestionPolicy)> {
+        Some((self.table.get_mut(path as usize)?, &self.congestion))
     }
 
     /// Whether CNPs slow queue pairs down.

@@ -6,7 +6,7 @@
 
 use super::protocol::{Refusal, socket};
 use super::server::{Peer, Permissions, Server, ServerConfig, SessionId};
-use crate::engine::{CongestionPolicy, Engine, EngineConfig, Worker};
+use crate::engine::{CircuitPlan, CongestionPolicy, Engine, EngineConfig, Worker};
 use crate::path::HoldPolicy;
 use crate::time::{Duration, Instant};
 use crate::transport::{Burst, BurstLimits, TransportLimits};
@@ -229,6 +229,7 @@ impl Device {
             limits: TransportLimits::default(),
             hold: HoldPolicy::default(),
             congestion: CongestionPolicy::default(),
+            circuits: CircuitPlan::default(),
         };
         let server = ServerConfig {
             device_name: format!("loopback{}", index - 1),

@@ -1,6 +1,6 @@
 //! What a controller announces.
 
-use super::IpPrefix;
+use super::{Circuit, IpPrefix};
 use crate::time::{Duration, Instant};
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub enum PathChange {
     Up,
     /// Changes how long it is held in the dark.
     HoldMax(Duration),
+    /// It rides on this circuit from now on, or on that of the settings. Says nothing of light.
+    Circuit(Option<Circuit>),
 }
 
 /// An announcement.
@@ -84,6 +86,7 @@ struct Known {
     stamp: Stamp,
     light: Option<(Stamp, PathChange)>,
     hold_max: Option<(Stamp, Duration)>,
+    circuit: Option<(Stamp, Option<Circuit>)>,
 }
 
 impl Ledger {
@@ -96,21 +99,24 @@ impl Ledger {
         if self.known.len() >= MOST_SCOPES && !self.known.contains_key(&peers) {
             return Err(PathEventError::TooMany { most: MOST_SCOPES });
         }
-        let known = self.known.entry(peers).or_insert(Known { stamp, light: None, hold_max: None });
+        let known = self.known.entry(peers).or_insert(Known { stamp, light: None, hold_max: None, circuit: None });
         known.stamp = stamp;
         match change {
             PathChange::HoldMax(hold_max) => known.hold_max = Some((stamp, hold_max)),
+            PathChange::Circuit(circuit) => known.circuit = Some((stamp, circuit)),
             light => known.light = Some((stamp, light)),
         }
         Ok(())
     }
 
-    /// What holds for a peer that was not known when it was said: whether it goes or is dark, and how long it is held.
+    /// What holds for a peer, also one that was not known when it was said: its circuit, how long it is held, whether it goes or is dark.
     pub fn changes_for(&self, peer: IpAddr) -> impl Iterator<Item = PathChange> {
         let known = || self.known.iter().filter(|(peers, _)| peers.contains(peer)).map(|(_, known)| known);
         let light = known().filter_map(|k| k.light).max_by_key(|(stamp, _)| *stamp);
         let hold_max = known().filter_map(|k| k.hold_max).max_by_key(|(stamp, _)| *stamp);
         let hold_max = hold_max.map(|(_, hold_max)| PathChange::HoldMax(hold_max));
-        hold_max.into_iter().chain(light.map(|(_, change)| change))
+        let circuit = known().filter_map(|k| k.circuit).max_by_key(|(stamp, _)| *stamp);
+        let circuit = circuit.map(|(_, circuit)| PathChange::Circuit(circuit));
+        circuit.into_iter().chain(hold_max).chain(light.map(|(_, change)| change))
     }
 }

@@ -159,8 +159,9 @@ impl Causes {
 #[derive(Clone, Debug)]
 pub struct Life {
     policy: HoldPolicy,
-    /// What the controller said of this path.
+    /// What the controller said of this path, and what is said of its circuit.
     hold_max: Option<Duration>,
+    circuit_hold_max: Option<Duration>,
     state: PathState,
     causes: Causes,
     /// Of the present state.
@@ -199,6 +200,7 @@ impl Life {
         Self {
             policy,
             hold_max: None,
+            circuit_hold_max: None,
             state: PathState::Lit,
             causes: Causes::default(),
             since: now,
@@ -240,9 +242,9 @@ impl Life {
         &self.policy
     }
 
-    /// How long it is held in the dark: as the controller says, or else as all paths.
+    /// How long it is held in the dark: as the controller says, or its circuit demands, or else as all paths.
     pub fn hold_max(&self) -> Duration {
-        self.hold_max.unwrap_or(self.policy.hold_max)
+        self.hold_max.or(self.circuit_hold_max).unwrap_or(self.policy.hold_max)
     }
 
     /// What it has been through.
@@ -385,8 +387,15 @@ impl Life {
                 }
             }
             PathChange::HoldMax(hold_max) => self.hold_max = Some(hold_max),
+            // Whoever has the circuits looks after that.
+            PathChange::Circuit(_) => {}
         }
         self.settle(now);
+    }
+
+    /// Its circuit demands to be held so long.
+    pub fn set_circuit_hold_max(&mut self, hold_max: Option<Duration>) {
+        self.circuit_hold_max = hold_max;
     }
 
     /// The link's word.

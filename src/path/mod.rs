@@ -15,11 +15,13 @@
 //! | file | what it is for |
 //! |---|---|
 //! | `life` | the states above, how silence becomes darkness, how light is found again |
+//! | `circuit` | what a path rides on: label, rate, round trip, MTU |
 //! | `clock` | time that stands still in the dark |
 //! | `event` | what a controller announces, in which order, and for which peers |
 //! | `heartbeat` | asks a holdfast peer whether its host is alive |
 //! | `prefix` | the peers of an announcement |
 
+mod circuit;
 mod clock;
 mod event;
 mod heartbeat;
@@ -29,6 +31,7 @@ mod prefix;
 #[cfg(test)]
 mod tests;
 
+pub use circuit::{Circuit, Label, LabelError};
 pub use clock::PathClock;
 pub use event::{Ledger, PathChange, PathEvent, PathEventError, Stamp};
 pub use heartbeat::Heartbeat;

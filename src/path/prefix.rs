@@ -47,6 +47,11 @@ impl IpPrefix {
         Self { address, bits: if address.is_ipv4() { 32 } else { 128 } }
     }
 
+    /// How many bits are the same.
+    pub const fn bits(&self) -> u8 {
+        self.bits
+    }
+
     /// Whether it is one address only.
     pub fn is_host(&self) -> bool {
         self.bits == Self::host(self.address).bits

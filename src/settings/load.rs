@@ -97,6 +97,14 @@ impl Settings {
         if let Err(problem) = self.congestion.tuning(0) {
             return refuse("congestion", problem.to_string());
         }
+        let mut labels: Vec<_> = self.circuit.iter().map(|circuit| circuit.label).collect();
+        labels.sort_unstable();
+        if let Some([twice, ..]) = labels.windows(2).find(|pair| matches!(pair, [a, b] if a == b)) {
+            return refuse(
+                "circuit.label",
+                format!("\"{twice}\" appears twice: a circuit has one entry, with all its peers"),
+            );
+        }
         if self.clients.socket == self.control.socket {
             return refuse("control.socket", "is the same as clients.socket: two sockets need two paths".into());
         }

@@ -5,6 +5,7 @@
 //! and column, and what would have been allowed ([`SettingsError`]). Which keys a reload can change says
 //! [`reload::RELOADABLE`].
 
+mod circuit;
 mod congestion;
 mod load;
 pub mod logging;
@@ -12,6 +13,7 @@ mod overrides;
 pub mod reload;
 pub(crate) mod units;
 
+pub use circuit::CircuitSettings;
 pub use congestion::Congestion;
 pub use load::{SettingsError, parse, read};
 pub use overrides::Overrides;
@@ -43,6 +45,8 @@ pub struct Settings {
     pub hold: Hold,
     /// How queue pairs share lines with others.
     pub congestion: Congestion,
+    /// What is known of circuits.
+    pub circuit: Vec<CircuitSettings>,
     /// The programs that attach.
     pub clients: Clients,
     /// The control socket of the operator.

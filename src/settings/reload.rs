@@ -71,6 +71,10 @@ impl Settings {
                 Some(Err(_)) | None => reload.needs_restart.push(key),
             }
         }
+        if self.circuit != new.circuit {
+            reload.settings.circuit.clone_from(&new.circuit);
+            reload.applied.push("circuit".into());
+        }
         reload
     }
 }

@@ -39,6 +39,39 @@ fn the_documented_file_shows_every_key_with_its_default() {
 }
 
 #[test]
+fn circuits_say_who_is_reached_over_them() {
+    let text =
+        "[[circuit]]\nlabel = \"l7\"\npeers = [\"198.18.3.0/24\", \"2001:2::1\"]\nrate = \"40Gb/s\"\nmtu = 1024\n";
+    let settings = parse(text).unwrap();
+    let circuits: Vec<_> = settings.circuit[0].circuits().collect();
+    assert_eq!(circuits.len(), 2);
+    let (peers, circuit) = circuits[0];
+    assert_eq!((peers.to_string(), circuit.label.as_str(), circuit.hold_max), ("198.18.3.0/24".into(), "l7", None));
+    assert_eq!(circuit.mtu.map(crate::wire::PathMtu::bytes), Some(1024));
+    // As `--set` and a reload read them again.
+    let again = settings.with("log.level", "debug".into()).unwrap();
+    assert_eq!(again.circuit, settings.circuit);
+    assert_eq!(Settings::default().reload(&settings).applied, ["circuit"]);
+    let refused = |line: &str| refusal(&format!("[[circuit]]\nlabel = \"l7\"\npeers = []\n{line}\n"));
+    assert!(
+        refusal("[[circuit]]\nlabel = \"\"\npeers = []\n")
+            .starts_with("holdfast.toml:2:9: circuit.label: \"\" is no label")
+    );
+    assert!(
+        refused("rate = \"fast\"")
+            .starts_with("holdfast.toml:4:8: circuit.rate: invalid value: string \"fast\", expected a rate")
+    );
+    assert!(
+        refused("mtu = 1500")
+            .starts_with("holdfast.toml:4:7: circuit.mtu: invalid value: integer `1500`, expected 256")
+    );
+    let twice = Settings { circuit: [&settings.circuit[..], &settings.circuit[..]].concat(), ..settings };
+    let device = Device { interface: "eth0".into(), ..Device::default() };
+    let conflict = Settings { device, ..twice }.check().unwrap_err().to_string();
+    assert!(conflict.starts_with("circuit.label: \"l7\" appears twice"), "{conflict}");
+}
+
+#[test]
 fn the_documented_file_marks_what_a_reload_changes() {
     // A mark stands in the comment above a key, and covers the keys down to the next comment.
     let (mut section, mut marked, mut found) = (String::new(), false, Vec::new());

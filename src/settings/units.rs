@@ -48,7 +48,7 @@ impl Size {
 }
 
 /// A span of time, written `"200us"`, `"30s"`; it always carries its unit.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 
 impl Time {
@@ -125,6 +125,23 @@ impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
         text.parse().map_err(|expected| D::Error::invalid_value(Unexpected::Str(&text), &expected))
+    }
+}
+
+/// For `with`: what is written as text.
+pub(super) mod text {
+    use super::*;
+
+    pub(in super::super) fn serialize<S: Serializer, T: fmt::Display>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(value)
+    }
+
+    pub(in super::super) fn deserialize<'de, D, T>(d: D) -> Result<T, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: FromStr<Err: fmt::Display>,
+    {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -270,6 +287,11 @@ pub(super) fn mtu<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
     known
         .map(crate::wire::PathMtu::bytes)
         .ok_or_else(|| D::Error::invalid_value(Unexpected::Signed(v), &"256, 512, 1024, 2048 or 4096"))
+}
+
+/// For `deserialize_with`: a RoCE MTU in bytes, where there may be none.
+pub(super) fn some_mtu<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u32>, D::Error> {
+    mtu(d).map(Some)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::receive_queue::Taken;
 use super::send_queue::SendEntry;
 use super::{Completion, Context, Event, Failure, Qp, QpState, QpType, SendFlags, WcFlags, WcOpcode, WcStatus};
+use crate::wire::PathMtu;
 
 impl Qp {
     /// Completes a send that was taken from its queue. An error makes a completion also for an unsignalled one (IBTA 10.8.5.1).
@@ -41,6 +42,12 @@ impl Qp {
                 self.flush_sends(cx);
             }
         }
+    }
+
+    /// Fails the oldest send, which needs larger packets than the path carries.
+    pub(super) fn fail_too_large(&mut self, cx: &mut Context<'_>, carried: PathMtu) {
+        self.failure = Some(Failure::PathMtu { carried, agreed: self.attrs.path_mtu });
+        self.fail_send(cx, WcStatus::LocalLength, 0);
     }
 
     /// Goes to ERR and flushes both queues, each in its order.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::memory::PdId;
 use crate::time::Instant;
-use crate::wire::{Bth, Datagram, MAX_MESSAGE_BYTES, Opcode, Operation, Packet, Psn, Qpn, Service};
+use crate::wire::{Bth, Datagram, MAX_MESSAGE_BYTES, Opcode, Operation, Packet, PathMtu, Psn, Qpn, Service};
 
 /// What a queue pair is made of, as `ibv_qp_init_attr`. None of it changes later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +72,8 @@ pub struct Qp {
     pub(super) counters: QpCounters,
     /// Why it is in an error state.
     pub(super) failure: Option<Failure>,
+    /// The largest MTU that its path carries, if it is known.
+    pub(super) carried_mtu: Option<PathMtu>,
 }
 
 // Getters.
@@ -151,6 +153,20 @@ impl Qp {
     }
 }
 
+// What it is told of its path.
+impl Qp {
+    /// From now on its path carries packets of this MTU at most, as far as is known. A request that needs larger ones fails when its turn
+    /// comes: both ends agreed on the path MTU when they connected, and the standard has no way to change it (IBTA 11.2.4.2).
+    pub fn set_carried_mtu(&mut self, mtu: Option<PathMtu>) {
+        self.carried_mtu = mtu;
+    }
+
+    /// The MTU that is too small for a request of `len` bytes, asked for or sent.
+    pub(super) fn too_small_for(&self, len: u32) -> Option<PathMtu> {
+        self.carried_mtu.filter(|mtu| *mtu < self.attrs.path_mtu && len > mtu.bytes())
+    }
+}
+
 // Posts.
 impl Qp {
     /// A queue pair in RESET.
@@ -174,6 +190,7 @@ impl Qp {
             resp: Responder::default(),
             counters: QpCounters::default(),
             failure: None,
+            carried_mtu: None,
         })
     }
 

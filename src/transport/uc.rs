@@ -46,6 +46,10 @@ impl Qp {
 
     /// Pushes packets of the oldest request. Whether all of it is in bursts now.
     fn uc_send_message(&mut self, cx: &mut Context<'_>, burst: &mut Burst, entry: &SendEntry) -> bool {
+        if let Some(carried) = self.too_small_for(entry.len) {
+            self.fail_too_large(cx, carried);
+            return false;
+        }
         let mtu = self.attrs.path_mtu.bytes();
         let packets = self.attrs.path_mtu.packets(entry.len);
         let first = Segment::of(entry, self.req.offset, packets, mtu);

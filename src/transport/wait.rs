@@ -2,6 +2,7 @@
 
 use super::WcStatus;
 use crate::time::Duration;
+use crate::wire::PathMtu;
 
 /// What a queue pair waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -55,6 +56,13 @@ pub enum Failure {
     PeerAccess,
     /// Its path was dark for longer than it is held.
     Dark,
+    /// Its path carries smaller packets now than both ends agreed on, and a request needs larger ones.
+    PathMtu {
+        /// What the path carries.
+        carried: PathMtu,
+        /// The path MTU of the connection.
+        agreed: PathMtu,
+    },
     /// Somebody modified it to ERR: its program, or the daemon for it.
     Modified,
 }
@@ -71,6 +79,13 @@ impl core::fmt::Display for Failure {
             Self::Dark => {
                 f.write_str("its path was dark for longer than hold_max: a send request ended with RETRY_EXC_ERR")
             }
+            Self::PathMtu { carried, agreed } => write!(
+                f,
+                "its circuit carries packets of {} bytes, and a request needs those of {} that it was connected for: connect with the \
+                 smaller path MTU",
+                carried.bytes(),
+                agreed.bytes()
+            ),
             Self::Modified => f.write_str(
                 "brought to ERR by its program, or by the daemon: a work request without meaning, a completion queue \
                  that overran, or memory that was taken away",

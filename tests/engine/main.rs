@@ -6,6 +6,7 @@
 
 mod admission;
 mod allocations;
+mod circuits;
 mod congestion;
 #[allow(unsafe_code)]
 #[path = "../counting/mod.rs"]

@@ -1,7 +1,7 @@
 //! Two devices with a client each, and a wire between them that allocates nothing once it is warm. For tests, the bench and the fuzz
 //! target of the engine.
 
-use holdfast::engine::{CongestionPolicy, Engine, EngineConfig, Worker};
+use holdfast::engine::{CircuitPlan, CongestionPolicy, Engine, EngineConfig, Worker};
 use holdfast::memory::{Access, Backing, Keys, Mapping, PdId, Sge};
 use holdfast::path::HoldPolicy;
 use holdfast::time::{Duration, Instant};
@@ -44,6 +44,7 @@ impl Device {
             limits: TransportLimits::default(),
             hold: HoldPolicy::default(),
             congestion: CongestionPolicy::default(),
+            circuits: CircuitPlan::default(),
         };
         let burst = Burst::new(config.burst);
         let mut engine = Engine::new(config, Instant::ZERO);

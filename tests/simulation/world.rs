@@ -9,7 +9,7 @@ use crate::network::{Faults, Network, Tally};
 use crate::node::Node;
 use crate::rng::Rng;
 use holdfast::congestion::{Bps, Line, Parameters, Tuning};
-use holdfast::engine::{CongestionPolicy, EngineConfig, Worker};
+use holdfast::engine::{CircuitPlan, CongestionPolicy, EngineConfig, Worker};
 use holdfast::path::{HoldPolicy, IpPrefix};
 use holdfast::time::{Duration, Instant};
 use holdfast::transport::{BurstLimits, Completion, IpIdRule, QpType, TransportLimits};
@@ -243,6 +243,7 @@ impl World {
                 limits: TransportLimits::default(),
                 hold: HoldPolicy::default(),
                 congestion: plan.congestion.clone(),
+                circuits: CircuitPlan::default(),
             };
             let len = layouts[n].len().max(4096);
             let mut node = Node::new(&mut rng, config, len, now, plan.id_hidden);

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::engine::{CongestionPolicy, EngineConfig, Worker};
+use crate::engine::{CircuitPlan, CongestionPolicy, EngineConfig, Worker};
 use crate::ipc::abi::{AttachArea, CQE_SHARED, Cqe, QueueGeometry, SendWqe, completion_area_bytes};
 use crate::ipc::protocol::{
     Call, Handle, Hello, HelloAnswer, QpAttributesRecord, QpCapabilitiesRecord, Reply, Request, Response, decode,
@@ -37,6 +37,7 @@ impl House {
             limits: TransportLimits::default(),
             hold: HoldPolicy::default(),
             congestion: CongestionPolicy::default(),
+            circuits: CircuitPlan::default(),
         };
         let server = ServerConfig { device_name: "test0".into(), firmware: "1".into(), node_guid: 1 };
         Self { engine: Engine::new(config, Instant::ZERO), server: Server::new(server, 1) }

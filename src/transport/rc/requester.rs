@@ -222,6 +222,12 @@ impl Qp {
             if self.rc_blocked(&entry, cx.limits).is_some() {
                 break;
             }
+            if let Some(mtu) = self.too_small_for(entry.len) {
+                if self.sq.head() == self.req.cursor {
+                    self.fail_too_large(cx, mtu);
+                }
+                break;
+            }
             let step = match entry.op {
                 SendOp::LocalInvalidate(_) | SendOp::BindWindow { .. } => self.rc_do_local(cx, &entry),
                 SendOp::Read { va, rkey } => self.rc_send_read(cx, burst, &entry, va, rkey),
