@@ -5,8 +5,12 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::{env, fs};
 
-const PROTOS: &[&str] =
-    &["proto/holdfast/v1/status.proto", "proto/holdfast/v1/queue_pairs.proto", "proto/holdfast/v1/memory.proto"];
+const PROTOS: &[&str] = &[
+    "proto/holdfast/v1/status.proto",
+    "proto/holdfast/v1/queue_pairs.proto",
+    "proto/holdfast/v1/memory.proto",
+    "proto/holdfast/v1/paths.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");

@@ -89,6 +89,8 @@ fn answer(requests: &Requests, woken: &Receiver<()>) {
                 }
                 Request::QueuePairs { reply, .. } => reply.send(view::Page { entries: vec![qp], next: None }),
                 Request::QueuePair { qpn, reply } => reply.send((qpn == 17).then_some(qp)),
+                Request::Paths { reply, .. } => reply.send(view::Page { entries: vec![], next: None }),
+                Request::Announce { reply, .. } => reply.send(Ok(3)),
                 Request::MemoryRegions { reply, .. } => {
                     let region = view::MemoryRegion { slot: 1, length_bytes: 4096, access: 7, ..Default::default() };
                     reply.send(view::Page { entries: vec![region], next: None });

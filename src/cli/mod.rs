@@ -9,6 +9,7 @@ mod decode;
 mod demo;
 mod fabric;
 mod mr;
+mod path;
 mod perf;
 mod pingpong;
 mod qp;
@@ -43,6 +44,7 @@ enum Command {
     Status(status::Args),
     Qp(qp::Args),
     Mr(mr::Args),
+    Path(path::Args),
     Top(top::Args),
     Decode(decode::Args),
     Perf(perf::Args),
@@ -62,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => args.run(),
         Command::Qp(args) => args.run(),
         Command::Mr(args) => args.run(),
+        Command::Path(args) => args.run(),
         Command::Top(args) => args.run(),
         Command::Decode(args) => args.run(),
         Command::Perf(args) => args.run(),
@@ -86,9 +89,7 @@ fn exit_status(error: &(dyn Error + 'static)) -> ExitCode {
         Some(ClientError::NotRunning(_) | ClientError::Permission(_) | ClientError::WrongVersion { .. }) => {
             ExitCode::from(3)
         }
-        Some(ClientError::Connect { .. } | ClientError::NotFound(_) | ClientError::Failed(_)) | None => {
-            ExitCode::FAILURE
-        }
+        Some(_) | None => ExitCode::FAILURE,
     }
 }
 

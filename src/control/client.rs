@@ -2,8 +2,10 @@
 
 use super::convert::{UnknownValue, Wire};
 use super::proto::memory_client::MemoryClient;
+use super::proto::paths_client::PathsClient;
 use super::proto::queue_pairs_client::QueuePairsClient;
 use super::proto::status_client::StatusClient;
+use super::proto::watch_paths_response::News;
 use super::{proto, view};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,6 +56,9 @@ pub enum ClientError {
     /// What was asked for does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// What was announced has no effect, or is no announcement.
+    #[error("refused: {0}")]
+    Refused(String),
     /// The daemon failed to answer.
     #[error("the daemon did not answer: {0}")]
     Failed(String),
@@ -125,6 +130,41 @@ impl Client {
         self.collect(answer.into_inner(), limit, |page| page.memory_regions).await
     }
 
+    /// All paths.
+    pub async fn paths(&self) -> Result<Vec<view::Path>, ClientError> {
+        let mut client = PathsClient::new(self.channel.clone());
+        let answer = client.list_paths(proto::ListPathsRequest {}).await.map_err(|e| self.explain(e))?;
+        self.collect(answer.into_inner(), usize::MAX, |page| page.paths).await
+    }
+
+    /// Says what happens to paths: how many they are for now, and whether it was said before.
+    pub async fn announce(&self, event: proto::PathEvent) -> Result<(u32, bool), ClientError> {
+        let mut client = PathsClient::new(self.channel.clone());
+        let request = proto::AnnounceRequest { event: Some(event) };
+        let answer = client.announce(request).await.map_err(|e| self.explain(e))?.into_inner();
+        Ok((answer.paths, answer.was_known))
+    }
+
+    /// Hands `tell` all paths, then what happens to them, until it says no or the daemon ends.
+    pub async fn watch_paths(&self, mut tell: impl FnMut(view::Watched) -> bool) -> Result<(), ClientError> {
+        let mut client = PathsClient::new(self.channel.clone());
+        let answer = client.watch_paths(proto::WatchPathsRequest {}).await.map_err(|e| self.explain(e))?;
+        let mut stream = answer.into_inner();
+        while let Some(next) = stream.next().await {
+            let watched = match next.map_err(|e| self.explain(e))?.news {
+                Some(News::Path(path)) => view::Watched::Path(Wire::from_wire(path)?),
+                Some(News::Event(news)) => view::Watched::Event(Wire::from_wire(news)?),
+                Some(News::Missed(events)) => view::Watched::Missed(events),
+                // Of a later version.
+                None => continue,
+            };
+            if !tell(watched) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     async fn collect<M, P, V: Wire<P>>(
         &self,
         mut pages: tonic::Streaming<M>,
@@ -144,6 +184,8 @@ impl Client {
         let message = status.message().to_owned();
         match status.code() {
             Code::NotFound => ClientError::NotFound(message),
+            Code::InvalidArgument | Code::FailedPrecondition => ClientError::Refused(message),
+            Code::PermissionDenied if message.contains("announce") => ClientError::Refused(message),
             Code::PermissionDenied => ClientError::Permission(self.path.clone()),
             Code::Unimplemented => {
                 ClientError::WrongVersion { version: env!("CARGO_PKG_VERSION"), what: "it has no such call".into() }

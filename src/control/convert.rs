@@ -125,6 +125,8 @@ mirror! {
     enum QpState { Reset, Init, Rtr, Rts, Sqd, Sqe, Error }
     enum Wait { Dark, Congestion, Rnr, Loss, Ack, Credit, Window, Reads, Fence, Stopped, Application }
     enum Backing { Shared, Process }
+    enum PathState { Lit, Draining, Suspect, Dark, Thawing, Lost }
+    enum DarkCause { Announced, Carrier, Silence }
 }
 
 mirror! {
@@ -154,6 +156,12 @@ mirror! {
     struct QpCounters = QpCounters {
         sent_packets, sent_bytes, received_packets, received_bytes, retransmitted_packets, ack_timeouts, acks_sent, sequence_naks_received, rnr_naks_received, implied_naks, read_requests, write_requests, atomic_requests, duplicate_requests, out_of_sequence_packets, out_of_buffer, dropped_packets, send_errors, send_flushed, receive_errors, receive_flushed,
     }
+    struct Circuit = Circuit { label, rate_bps, rtt_ns, mtu_bytes, hold_max_ns }
+    struct Path = Path {
+        peer, worker, state, cause, for_ns, queue_pairs, hold_max_ns, circuit, moves, darks, dark_ns, last_dark_ns, lost,
+        is_holdfast,
+    }
+    struct PathNews = PathNews { peer, worker, state, cause, dark_ns, lost_queue_pairs, at_unix_ns }
     struct MemoryRegion = MemoryRegion {
         slot, worker, client_pid, protection_domain, iova, length_bytes, access, backing,
     }

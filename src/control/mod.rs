@@ -8,15 +8,19 @@
 //! Floor 6: touches a queue pair only by message to the worker that owns it ([`worker`]). The services are described in
 //! `proto/holdfast/v1`; reflection and health are on, so `grpcurl -unix` and its like work without a copy of the files.
 
+mod announcement;
 pub mod client;
 mod convert;
 mod overview;
+mod path_view;
+mod paths;
 pub mod proto;
 mod server;
 mod socket;
 pub mod view;
 pub mod worker;
 
+pub use announcement::{Announced, Announcement, AnnouncementError};
 pub use convert::UnknownValue;
 pub use overview::Overview;
 pub use server::{ServeError, serve};

@@ -3,6 +3,7 @@
 use super::convert::Wire;
 use super::overview::Overview;
 use super::proto::memory_server::{Memory, MemoryServer};
+use super::proto::paths_server::PathsServer;
 use super::proto::queue_pairs_server::{QueuePairs, QueuePairsServer};
 use super::proto::status_server::{Status, StatusServer};
 use super::socket::{Admission, Connection, ControlSocket};
@@ -52,6 +53,7 @@ pub async fn serve(
     health.set_serving::<StatusServer<Services>>().await;
     health.set_serving::<QueuePairsServer<Services>>().await;
     health.set_serving::<MemoryServer<Services>>().await;
+    health.set_serving::<PathsServer<Services>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -72,7 +74,8 @@ pub async fn serve(
         .layer(InterceptorLayer::new(admitted_only))
         .add_service(StatusServer::new(services.clone()))
         .add_service(QueuePairsServer::new(services.clone()))
-        .add_service(MemoryServer::new(services))
+        .add_service(MemoryServer::new(services.clone()))
+        .add_service(PathsServer::new(services))
         .add_service(health_service)
         .add_service(reflection)
         .serve_with_incoming_shutdown(connections, shutdown)
@@ -82,7 +85,7 @@ pub async fn serve(
 
 fn admitted_only(call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
     match call.extensions().get::<Admission>() {
-        Some(Admission { admitted: true }) => Ok(call),
+        Some(Admission { admitted: true, .. }) => Ok(call),
         _ => Err(tonic::Status::permission_denied("only root, the daemon's user and members of its group may ask")),
     }
 }
@@ -99,8 +102,8 @@ impl From<AskError> for tonic::Status {
 }
 
 #[derive(Clone, Debug)]
-struct Services {
-    overview: Arc<Overview>,
+pub(super) struct Services {
+    pub(super) overview: Arc<Overview>,
 }
 
 #[tonic::async_trait]
@@ -150,7 +153,7 @@ fn counters(overview: &Overview) -> Vec<view::CounterValue> {
     FAMILIES.iter().flat_map(|family| family.members.iter().map(move |member| one(family, member))).collect()
 }
 
-type Pages<T> = ReceiverStream<Result<T, tonic::Status>>;
+pub(super) type Pages<T> = ReceiverStream<Result<T, tonic::Status>>;
 
 #[tonic::async_trait]
 impl QueuePairs for Services {
@@ -205,7 +208,7 @@ impl Memory for Services {
 
 impl Services {
     /// Streams a long list: asks one worker after the other for one page after the other, as fast as the reader takes them.
-    fn pages<T, M>(
+    pub(super) fn pages<T, M>(
         &self,
         request: impl Fn(u32, Reply<view::Page<T>>) -> Request + Send + Sync + 'static,
         message: impl Fn(Vec<T>) -> M + Send + Sync + 'static,

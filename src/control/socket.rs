@@ -37,22 +37,25 @@ pub enum SocketError {
     },
 }
 
-/// Who may speak: root, the daemon's own user, and members of one group.
+/// Who may speak: root, the daemon's own user, and members of one group; of these, who may announce: the first two, and members of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
     own_uid: Uid,
     group: Option<Gid>,
+    controllers: Option<Gid>,
 }
 
 impl Access {
     /// Access for the members of `group` besides root and this process's user. An empty name means nobody else, and so does
     /// a group that does not exist: that is worth a warning, not a daemon that does not start.
     pub fn for_group(group: &str) -> Self {
-        let known = if group.is_empty() { None } else { Group::from_name(group).ok().flatten() };
-        if known.is_none() && !group.is_empty() {
-            tracing::warn!("there is no group {group:?} on this host: only root and the daemon's own user may ask it");
-        }
-        Self { own_uid: Uid::effective(), group: known.map(|g| g.gid) }
+        Self { own_uid: Uid::effective(), group: known_group(group, "ask it"), controllers: None }
+    }
+
+    /// The same, and members of this group may announce.
+    #[must_use]
+    pub fn with_controllers(self, group: &str) -> Self {
+        Self { controllers: known_group(group, "announce"), ..self }
     }
 
     /// The group whose members may speak.
@@ -63,11 +66,29 @@ impl Access {
     /// Whether a peer with these credentials may speak. Asks the name service for the groups of a user that is neither
     /// root nor the daemon's own.
     pub fn admits(&self, uid: Uid, gid: Gid) -> bool {
-        if uid.is_root() || uid == self.own_uid {
-            return true;
-        }
-        self.group.is_some_and(|group| group == gid || supplementary_groups(uid, gid).contains(&group))
+        self.is_own(uid) || [self.group, self.controllers].into_iter().flatten().any(|group| is_member(uid, gid, group))
     }
+
+    /// Whether such a peer may say what happens to paths.
+    pub fn announces(&self, uid: Uid, gid: Gid) -> bool {
+        self.is_own(uid) || self.controllers.is_some_and(|group| is_member(uid, gid, group))
+    }
+
+    fn is_own(&self, uid: Uid) -> bool {
+        uid.is_root() || uid == self.own_uid
+    }
+}
+
+fn known_group(group: &str, what: &str) -> Option<Gid> {
+    let known = if group.is_empty() { None } else { Group::from_name(group).ok().flatten() };
+    if known.is_none() && !group.is_empty() {
+        tracing::warn!("there is no group {group:?} on this host: only root and the daemon's own user may {what}");
+    }
+    known.map(|g| g.gid)
+}
+
+fn is_member(uid: Uid, gid: Gid, group: Gid) -> bool {
+    group == gid || supplementary_groups(uid, gid).contains(&group)
 }
 
 fn supplementary_groups(uid: Uid, gid: Gid) -> Vec<Gid> {
@@ -140,6 +161,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admission {
     pub(super) admitted: bool,
+    pub(super) announces: bool,
 }
 
 /// An accepted connection with the decision about its peer.
@@ -157,12 +179,14 @@ impl Connection {
     ) -> io::Result<Self> {
         let peer = stream.peer_cred()?;
         let (uid, gid) = (Uid::from_raw(peer.uid()), Gid::from_raw(peer.gid()));
-        let admitted = tokio::task::spawn_blocking(move || access.admits(uid, gid)).await.unwrap_or(false);
-        if !admitted {
+        let decide = move || Admission { admitted: access.admits(uid, gid), announces: access.announces(uid, gid) };
+        let nobody = Admission { admitted: false, announces: false };
+        let admission = tokio::task::spawn_blocking(decide).await.unwrap_or(nobody);
+        if !admission.admitted {
             counters.count(Counter::ControlRefused);
             tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a stranger on the control socket");
         }
-        Ok(Self { stream, admission: Admission { admitted } })
+        Ok(Self { stream, admission })
     }
 }
 
@@ -202,11 +226,19 @@ mod tests {
 
     #[test]
     fn root_the_own_user_and_the_group_are_admitted_and_nobody_else() {
-        let access = Access { own_uid: Uid::from_raw(977), group: Some(Gid::from_raw(978)) };
+        let access = Access {
+            own_uid: Uid::from_raw(977),
+            group: Some(Gid::from_raw(978)),
+            controllers: Some(Gid::from_raw(979)),
+        };
         assert!(access.admits(Uid::from_raw(0), Gid::from_raw(5)));
         assert!(access.admits(Uid::from_raw(977), Gid::from_raw(5)));
         assert!(access.admits(Uid::from_raw(4_000_000), Gid::from_raw(978)));
         assert!(!access.admits(Uid::from_raw(4_000_000), Gid::from_raw(5)));
+        assert!(access.announces(Uid::from_raw(977), Gid::from_raw(5)));
+        assert!(access.announces(Uid::from_raw(4_000_000), Gid::from_raw(979)));
+        assert!(access.admits(Uid::from_raw(4_000_000), Gid::from_raw(979)));
+        assert!(!access.announces(Uid::from_raw(4_000_000), Gid::from_raw(978)));
         assert!(!Access { group: None, ..access }.admits(Uid::from_raw(4_000_000), Gid::from_raw(978)));
     }
 

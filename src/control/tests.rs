@@ -25,6 +25,7 @@ fn worker(index: u32, qpns: Vec<u32>, regions: u32) -> WorkerHandle {
 fn answer(index: u32, qpns: &[u32], regions: u32, requests: &Requests, woken: &Receiver<()>) {
     let qp = |qpn| view::QueuePair { qpn, worker: index, state: view::QpState::Rts, ..Default::default() };
     let region = |slot| view::MemoryRegion { slot, worker: index, length_bytes: 4096, ..Default::default() };
+    let mut ledger = crate::path::Ledger::default();
     while woken.recv().is_ok() {
         while let Some(request) = requests.poll_request() {
             match request {
@@ -38,6 +39,15 @@ fn answer(index: u32, qpns: &[u32], regions: u32, requests: &Requests, woken: &R
                     reply.send(view::Page { entries, next: rest.next() });
                 }
                 Request::QueuePair { qpn, reply } => reply.send(qpns.contains(&qpn).then(|| qp(qpn))),
+                Request::Paths { reply, .. } => reply.send(view::Page { entries: vec![path(index)], next: None }),
+                Request::Announce { announcement, reply } => {
+                    let event = announcement.event(crate::time::Instant::ZERO);
+                    let told = ledger.handle_event(&event).map(|()| 1);
+                    if told.is_ok() {
+                        requests.tell(dark(index));
+                    }
+                    reply.send(told);
+                }
                 Request::MemoryRegions { from, reply } => {
                     let mut rest = (0..regions).filter(|s| *s >= from);
                     let entries = rest.by_ref().take(PAGE_ENTRIES).map(region).collect();
@@ -46,6 +56,86 @@ fn answer(index: u32, qpns: &[u32], regions: u32, requests: &Requests, woken: &R
             }
         }
     }
+}
+
+fn path(worker: u32) -> view::Path {
+    view::Path {
+        peer: "198.18.0.2".parse().unwrap(),
+        worker,
+        state: view::PathState::Lit,
+        cause: None,
+        for_ns: 1,
+        queue_pairs: 1,
+        hold_max_ns: 1,
+        circuit: Some(view::Circuit { label: "l7".into(), rate_bps: 1, rtt_ns: 2, mtu_bytes: 1024, hold_max_ns: 3 }),
+        moves: 1,
+        darks: 2,
+        dark_ns: 3,
+        last_dark_ns: 4,
+        lost: 5,
+        is_holdfast: true,
+    }
+}
+
+fn dark(worker: u32) -> view::PathNews {
+    view::PathNews {
+        peer: "198.18.0.2".parse().unwrap(),
+        worker,
+        state: view::PathState::Dark,
+        cause: Some(view::DarkCause::Announced),
+        dark_ns: 0,
+        lost_queue_pairs: 0,
+        at_unix_ns: 7,
+    }
+}
+
+fn down(sequence: u64) -> proto::PathEvent {
+    let change = Some(proto::path_event::Change::Down(proto::Down {}));
+    proto::PathEvent { peers: "198.18.0.0/24".into(), epoch: 1, sequence, change }
+}
+
+#[tokio::test]
+async fn an_announcement_reaches_all_workers_once_and_in_order() {
+    let plane = Plane::start(vec![worker(0, vec![16], 0), worker(1, vec![17], 0)]);
+    let client = plane.client().await;
+    assert_eq!(client.announce(down(5)).await.unwrap(), (2, false));
+    assert_eq!(client.announce(down(5)).await.unwrap(), (0, true));
+    let stale = client.announce(down(4)).await.unwrap_err().to_string();
+    assert!(stale.starts_with("refused: event 1.4 for 198.18.0.0/24 is stale: 1.5 is known"), "{stale}");
+    let nothing = proto::PathEvent { change: None, ..down(6) };
+    let malformed = client.announce(nothing).await.unwrap_err().to_string();
+    assert!(malformed.starts_with("refused: event.change is missing"), "{malformed}");
+}
+
+#[tokio::test]
+async fn who_says_it_once_more_after_a_worker_was_gone_is_not_refused() {
+    let (gone, requests) = WorkerHandle::new(1, Publisher::new().published(), || {});
+    drop(requests);
+    let plane = Plane::start(vec![worker(0, vec![16], 0), gone]);
+    let client = plane.client().await;
+    for _ in 0..2 {
+        let error = client.announce(down(5)).await.unwrap_err().to_string();
+        assert!(error.contains("worker 1 has ended") && error.contains("say it once more"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_tells_how_it_is_and_what_happens() {
+    let plane = Plane::start(vec![worker(0, vec![16], 0)]);
+    let (watching, announcing) = (plane.client().await, plane.client().await);
+    let (told, mut news) = tokio::sync::mpsc::unbounded_channel();
+    let watch = tokio::spawn(async move { watching.watch_paths(|watched| told.send(watched).is_ok()).await });
+    assert_eq!(news.recv().await, Some(view::Watched::Path(path(0))));
+    assert_eq!(announcing.announce(down(1)).await.unwrap(), (1, false));
+    assert_eq!(news.recv().await, Some(view::Watched::Event(dark(0))));
+    // More at once than a watcher may be behind.
+    watch.abort();
+    let mut slow = plane.overview.workers()[0].path_news();
+    for sequence in 2..3 + super::worker::NEWS_DEPTH as u64 {
+        announcing.announce(down(sequence)).await.unwrap();
+    }
+    let missed = slow.recv().await.unwrap_err();
+    assert_eq!(missed, tokio::sync::broadcast::error::RecvError::Lagged(1));
 }
 
 /// A control plane on a socket of its own.

@@ -2,6 +2,7 @@
 //!
 //! They serialise to the JSON that `holdfast --json` prints; field names carry their units. No key of a memory region appears here: an R_Key is a secret between a client and its peer.
 
+pub use super::path_view::{Circuit, DarkCause, Path, PathNews, PathState, Watched};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::path::PathBuf;

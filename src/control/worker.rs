@@ -3,15 +3,18 @@
 //! The control plane never touches a queue pair. It asks the worker that owns it, and the worker answers between two turns
 //! of its loop. Long lists go page by page, so that a controller cannot stall the packet path.
 
-use super::view;
+use super::{Announcement, view};
 use crate::counters::Published;
+use crate::path::PathEventError;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::sync::oneshot;
+use tokio::sync::{broadcast, oneshot};
 
 /// Requests that may wait for one worker. More are refused, not queued.
 pub const REQUEST_QUEUE_DEPTH: usize = 64;
+/// Events of paths that a watcher may be behind. More are missed, and it is told how many.
+pub const NEWS_DEPTH: usize = 1024;
 /// Entries that a worker puts into one page.
 pub const PAGE_ENTRIES: usize = 256;
 /// How long the control plane waits for a worker's answer.
@@ -50,6 +53,20 @@ pub enum Request {
         qpn: u32,
         /// Where the answer goes.
         reply: Reply<Option<view::QueuePair>>,
+    },
+    /// Its paths with numbers of at least `from`, at most [`PAGE_ENTRIES`] of them, ascending.
+    Paths {
+        /// The lowest number wanted.
+        from: u32,
+        /// Where the answer goes.
+        reply: Reply<view::Page<view::Path>>,
+    },
+    /// Something happens to paths.
+    Announce {
+        /// What.
+        announcement: Announcement,
+        /// How many paths it is for now.
+        reply: Reply<Result<u32, PathEventError>>,
     },
     /// Its memory regions in slots from `from` on, at most [`PAGE_ENTRIES`] of them, ascending.
     MemoryRegions {
@@ -90,6 +107,7 @@ pub struct WorkerHandle {
     requests: crossbeam::channel::Sender<Request>,
     wake: Arc<dyn Fn() + Send + Sync>,
     counters: Arc<Published>,
+    news: broadcast::Sender<view::PathNews>,
 }
 
 impl std::fmt::Debug for WorkerHandle {
@@ -98,14 +116,28 @@ impl std::fmt::Debug for WorkerHandle {
     }
 }
 
-/// The worker's end: the requests that wait for it.
+/// The worker's end: the requests that wait for it, and the way to those who watch.
 #[derive(Debug)]
-pub struct Requests(crossbeam::channel::Receiver<Request>);
+pub struct Requests {
+    receiver: crossbeam::channel::Receiver<Request>,
+    news: broadcast::Sender<view::PathNews>,
+}
 
 impl Requests {
     /// The next request, if one waits. Never blocks: a load and a compare when there is none.
     pub fn poll_request(&self) -> Option<Request> {
-        self.0.try_recv().ok()
+        self.receiver.try_recv().ok()
+    }
+
+    /// Whether a request waits.
+    pub fn is_waiting(&self) -> bool {
+        !self.receiver.is_empty()
+    }
+
+    /// Tells those who watch what happened to a path.
+    pub fn tell(&self, news: view::PathNews) {
+        // Nobody watches: nobody is to be told.
+        let _ = self.news.send(news);
     }
 }
 
@@ -117,12 +149,19 @@ impl WorkerHandle {
         wake: impl Fn() + Send + Sync + 'static,
     ) -> (WorkerHandle, Requests) {
         let (requests, receiver) = crossbeam::channel::bounded(REQUEST_QUEUE_DEPTH);
-        (Self { index, requests, wake: Arc::new(wake), counters }, Requests(receiver))
+        let news = broadcast::Sender::new(NEWS_DEPTH);
+        let requests_end = Requests { receiver, news: news.clone() };
+        (Self { index, requests, wake: Arc::new(wake), counters, news }, requests_end)
     }
 
     /// The worker's index.
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// What happens to its paths from now on.
+    pub fn path_news(&self) -> broadcast::Receiver<view::PathNews> {
+        self.news.subscribe()
     }
 
     /// The worker's counters, to be kept.

@@ -3,7 +3,7 @@
 use super::clients::Clients;
 use crate::control::view;
 use crate::control::worker::PAGE_ENTRIES;
-use crate::engine::{CongestionStatus, Engine};
+use crate::engine::{CongestionStatus, Engine, PathNotice, PathStatus};
 use crate::ipc::server::{Server, SessionId};
 use crate::memory::Backing;
 use crate::time::{Duration, Instant};
@@ -120,6 +120,58 @@ pub(super) fn queue_pair(
 
 fn nanoseconds(duration: Duration) -> u64 {
     duration.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+/// A page of paths.
+pub(super) fn paths(worker: u32, now: Instant, engine: &Engine, from: u32) -> view::Page<view::Path> {
+    let mut paths = engine.paths(now).filter(|(number, _)| *number >= from);
+    let entries = paths.by_ref().take(PAGE_ENTRIES).map(|(_, status)| path(worker, &status)).collect();
+    view::Page { entries, next: paths.next().map(|(number, _)| number) }
+}
+
+fn path(worker: u32, status: &PathStatus) -> view::Path {
+    let record = &status.record;
+    view::Path {
+        peer: status.peer,
+        worker,
+        state: status.state.into(),
+        cause: status.cause.map(Into::into),
+        for_ns: nanoseconds(status.for_),
+        queue_pairs: status.queue_pairs,
+        hold_max_ns: nanoseconds(status.hold_max),
+        circuit: status.circuit.map(Into::into),
+        moves: status.moves,
+        darks: record.darks,
+        dark_ns: record.dark_ns,
+        last_dark_ns: record.last_dark_ns,
+        lost: record.lost,
+        is_holdfast: status.is_kin,
+    }
+}
+
+/// What happened to a path, as those who watch are told.
+pub(super) fn path_news(worker: u32, notice: &PathNotice) -> view::PathNews {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    let news = |peer, state| view::PathNews {
+        peer,
+        worker,
+        state,
+        cause: None,
+        dark_ns: 0,
+        lost_queue_pairs: 0,
+        at_unix_ns: nanoseconds(since_1970.unwrap_or_default()),
+    };
+    match *notice {
+        PathNotice::Dark { peer, cause } => {
+            view::PathNews { cause: Some(cause.into()), ..news(peer, view::PathState::Dark) }
+        }
+        PathNotice::Light { peer, dark } => {
+            view::PathNews { dark_ns: nanoseconds(dark), ..news(peer, view::PathState::Lit) }
+        }
+        PathNotice::Lost { peer, queue_pairs } => {
+            view::PathNews { lost_queue_pairs: queue_pairs, ..news(peer, view::PathState::Lost) }
+        }
+    }
 }
 
 /// A page of memory regions.

@@ -136,7 +136,10 @@ pub(super) fn start(settings: &Settings, config: Option<std::path::PathBuf>) -> 
         Listen::Off => None,
         Listen::At(address) => Some(MetricsServer::bind(address, Arc::clone(&facts) as _)?),
     };
-    let control = ControlSocket::bind(&settings.control.socket, Access::for_group(&settings.control.group))?;
+    let control = ControlSocket::bind(
+        &settings.control.socket,
+        Access::for_group(&settings.control.group).with_controllers(&settings.control.controllers),
+    )?;
     let attach = AttachSocket::bind(
         &settings.clients.socket,
         Access::for_group(&settings.clients.group),

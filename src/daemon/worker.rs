@@ -222,7 +222,9 @@ impl Worker {
             worked |= self.sent > 0;
         }
         worked |= self.clients.deliver(now, &mut self.engine, &self.waiter) > 0;
-        if now >= self.next_look {
+        self.tell_paths();
+        // A path that goes dark does not wait for the next look.
+        if now >= self.next_look || self.requests.is_waiting() {
             self.next_look = now + LOOK_EVERY;
             self.waiter.look(&mut self.ready)?;
             worked |= self.handle_ready(now);
@@ -335,6 +337,11 @@ impl Worker {
             Request::QueuePair { qpn, reply } => {
                 reply.send(answer::queue_pair(self.index, now, &mut self.engine, self.clients.server(), qpn));
             }
+            Request::Paths { from, reply } => reply.send(answer::paths(self.index, now, &self.engine, from)),
+            Request::Announce { announcement, reply } => {
+                let now = self.clock.now();
+                reply.send(self.engine.handle_path_event(now, &announcement.event(now)));
+            }
             Request::MemoryRegions { from, reply } => {
                 reply.send(answer::memory_regions(self.index, &self.engine, self.clients.server(), from));
             }
@@ -362,9 +369,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Tells the log what happened to paths.
-    fn log_paths(&mut self) {
+    /// Tells the log, and those who watch, what happened to paths.
+    fn tell_paths(&mut self) {
         while let Some(notice) = self.engine.poll_path_notice() {
+            self.requests.tell(answer::path_news(self.index, &notice));
             match notice {
                 PathNotice::Dark { peer, cause } => info!(%peer, cause = cause.name(), "the path is dark"),
                 PathNotice::Light { peer, dark } => info!(%peer, ?dark, "the path has light"),
@@ -376,7 +384,7 @@ impl Worker {
     }
 
     fn publish(&mut self, now: Instant) {
-        self.log_paths();
+        self.tell_paths();
         self.next_publication = now + PUBLISH_EVERY;
         self.publication.publish(&mut self.engine, self.port.as_mut(), self.clients.server(), self.clients.visits());
     }

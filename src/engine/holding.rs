@@ -44,6 +44,8 @@ pub struct PathStatus {
     pub circuit: Option<Circuit>,
     /// How often that was another.
     pub moves: u64,
+    /// Whether the peer is a holdfast too, as far as is known.
+    pub is_kin: bool,
 }
 
 /// A path went dark or has light again.
@@ -99,9 +101,9 @@ impl Engine {
         self.with_paths(now, None, |path| path.life.set_policy(now, policy));
     }
 
-    /// All paths that queue pairs ride.
-    pub fn paths(&self, now: Instant) -> impl Iterator<Item = PathStatus> {
-        self.paths.far().filter_map(move |(_, path)| status(now, path))
+    /// All paths that queue pairs ride, by number.
+    pub fn paths(&self, now: Instant) -> impl Iterator<Item = (u32, PathStatus)> {
+        self.paths.far().filter_map(move |(id, path)| Some((id, status(now, path)?)))
     }
 
     /// How many paths are dark.
@@ -132,6 +134,7 @@ fn status(now: Instant, path: &Path) -> Option<PathStatus> {
         record: *path.life.record(),
         circuit: path.circuit,
         moves: path.moves,
+        is_kin: path.life.is_kin(),
     })
 }
 

@@ -294,11 +294,13 @@ pub struct Control {
     pub socket: PathBuf,
     /// The group whose members may ask; empty for none beside root and the daemon's own user.
     pub group: String,
+    /// The group whose members may announce too; empty for none beside root and the daemon's own user.
+    pub controllers: String,
 }
 
 impl Default for Control {
     fn default() -> Self {
-        Self { socket: "/run/holdfast/control.sock".into(), group: "holdfast".into() }
+        Self { socket: "/run/holdfast/control.sock".into(), group: "holdfast".into(), controllers: String::new() }
     }
 }
 

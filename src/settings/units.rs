@@ -62,6 +62,11 @@ impl Time {
         Self(s.saturating_mul(1_000_000_000))
     }
 
+    /// Its nanoseconds.
+    pub const fn as_ns(self) -> u64 {
+        self.0
+    }
+
     /// The span as the standard library's type.
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(self.0)

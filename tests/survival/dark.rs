@@ -1,7 +1,7 @@
 //! The light between two daemons goes out: nobody says so, and no carrier is lost.
 
 use crate::circuit::Circuit;
-use crate::stage::{Daemon, Pair, until};
+use crate::stage::{Daemon, Pair, until, v4};
 use crate::traffic::{Traffic, options};
 use holdfast::io::namespace::run_test;
 use holdfast::ipc::client::{ConnectionOptions, WcStatus};
@@ -97,4 +97,87 @@ fn fate(pair: &Pair, circuit: &mut Circuit) -> WcStatus {
     (0..10).for_each(|_| traffic.round());
     circuit.dark();
     traffic.write_alone()
+}
+
+/// What `holdfast path show` says of the path to the other end.
+fn path_of(daemon: &Daemon, peer: u8) -> serde_json::Value {
+    daemon.ask(&["path", "show", &v4(peer).to_string()])[0].clone()
+}
+
+#[test]
+fn a_controller_announces_and_nothing_fails() {
+    run_test("dark::a_controller_announces_and_nothing_fails", || {
+        let (pair, mut circuit) = Circuit::between("");
+        let mut traffic = acquainted(&pair);
+        let mut sequence = 0;
+        let mut announce = |what: &[&str]| {
+            sequence += 1;
+            let sequence = sequence.to_string();
+            let to = ["path", "announce", "--peers", "198.18.0.0/24", "--epoch", "1", "--sequence", &sequence];
+            pair.daemons.each_ref().map(|daemon| daemon.ask(&[&to[..], what].concat()))
+        };
+        traffic.play_during(|| {
+            for _ in 0..5 {
+                let told = announce(&["prepare", "--in", "20ms", "--for", "50ms"]);
+                assert_eq!(told.each_ref().map(|answer| answer["paths"].as_u64()), [Some(1), Some(1)]);
+                circuit.dark();
+                until("it is dark as announced", || {
+                    (0..2).all(|i| {
+                        let path = path_of(&pair.daemons[i], 2 - i as u8);
+                        path["state"] == "dark" && path["cause"] == "announced"
+                    })
+                });
+                sleep(ms(50));
+                circuit.light();
+                announce(&["up"]);
+                until("there is light", || path_of(&pair.daemons[0], 2)["state"] == "lit");
+            }
+        });
+        let path = path_of(&pair.daemons[0], 2);
+        assert!(path["darks"].as_u64() >= Some(5) && path["last_dark_ns"].as_u64() >= Some(50_000_000), "{path}");
+        assert_unharmed(&pair.daemons);
+    });
+}
+
+#[test]
+fn what_is_announced_too_late_or_by_mistake_changes_nothing() {
+    run_test("dark::what_is_announced_too_late_or_by_mistake_changes_nothing", || {
+        let (pair, _circuit) = Circuit::between("");
+        let mut traffic = acquainted(&pair);
+        let daemon = &pair.daemons[0];
+        let say = |arguments: &[&str]| {
+            let command = ["path", "announce", "--peers", "198.18.0.2", "--epoch", "1"];
+            daemon.say(&[&command[..], arguments].concat())
+        };
+        assert_eq!(say(&["--sequence", "2", "up"]), Ok("1 paths are told\n".into()));
+        assert_eq!(say(&["--sequence", "2", "up"]), Ok("it was said before: nothing changes\n".into()));
+        let stale = say(&["--sequence", "1", "down"]).unwrap_err();
+        assert!(stale.contains("refused: event 1.1 for 198.18.0.2 is stale: 1.2 is known"), "{stale}");
+        let label = say(&["--sequence", "3", "ride", "no label"]).unwrap_err();
+        assert!(label.contains("event.ride.circuit.label: \"no label\" is no label"), "{label}");
+        assert_eq!(path_of(daemon, 2)["state"], "lit");
+        // A darkness that is none: whoever hears the peer knows better.
+        traffic.play_during(|| {
+            assert_eq!(say(&["--sequence", "4", "down"]), Ok("1 paths are told\n".into()));
+            until("what comes through is light", || path_of(daemon, 2)["state"] == "lit");
+        });
+        assert_unharmed(&pair.daemons);
+    });
+}
+
+#[test]
+fn a_circuit_that_is_announced_is_shown_and_ridden() {
+    run_test("dark::a_circuit_that_is_announced_is_shown_and_ridden", || {
+        let (pair, _circuit) = Circuit::between("");
+        let mut traffic = acquainted(&pair);
+        let daemon = &pair.daemons[0];
+        let ride =
+            ["path", "announce", "--peers", "198.18.0.2", "ride", "lambda-7", "--rate", "1Gb/s", "--rtt", "10us"];
+        assert_eq!(daemon.say(&ride), Ok("1 paths are told\n".into()));
+        let path = path_of(daemon, 2);
+        assert_eq!((&path["circuit"]["label"], &path["moves"]), (&"lambda-7".into(), &1.into()), "{path}");
+        assert_eq!(path["circuit"]["rate_bps"], 1_000_000_000);
+        (0..20).for_each(|_| traffic.round());
+        assert_unharmed(&pair.daemons);
+    });
 }

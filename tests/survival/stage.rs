@@ -136,9 +136,21 @@ impl Daemon {
     /// What `holdfast ARGUMENTS --json` says.
     pub(crate) fn ask(&self, arguments: &[&str]) -> serde_json::Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-        let output = command.args(arguments).arg("--json").arg("--socket").arg(self.path("control")).output().unwrap();
+        let (place, rest) = arguments.split_at(2.min(arguments.len()));
+        let place = command.args(place).arg("--json").arg("--socket").arg(self.path("control"));
+        let output = place.args(rest).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What `holdfast ARGUMENTS` says, or what it complains of.
+    pub(crate) fn say(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        // Before the arguments of what is said.
+        let (place, rest) = arguments.split_at(2);
+        let output = command.args(place).arg("--socket").arg(self.path("control")).args(rest).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
     }
 
     /// What its HTTP endpoint answers, headers and all.
