@@ -4,6 +4,7 @@ use crate::circuit::Circuit;
 use crate::stage::{PATIENCE, Pair};
 use holdfast::io::namespace::run_test;
 use holdfast::ipc::client::*;
+use serde_json::Value;
 use std::time::Instant;
 
 /// A hundredth of the paper's line. Its queue holds a small part of what four queue pairs may have under way.
@@ -86,8 +87,8 @@ impl Flows {
     }
 }
 
-/// What the circuit dropped, and marked, once its ends knew each other.
-fn run_over(settings: &str) -> ([u64; 2], Pair) {
+/// What the circuit dropped, and marked, once its ends knew each other; and what the daemons tell of the queue pairs.
+fn run_over(settings: &str) -> ([u64; 2], [Value; 2]) {
     let (pair, mut circuit) = Circuit::like(LINE, settings);
     let flows = Flows::between(pair.attach());
     let mut counted = || {
@@ -98,19 +99,29 @@ fn run_over(settings: &str) -> ([u64; 2], Pair) {
     let before = counted();
     flows.run(MESSAGES);
     let after = counted();
-    ([after[0] - before[0], after[1] - before[1]], pair)
+    let told = pair.daemons.each_ref().map(|daemon| daemon.ask(&["qp", "list"]));
+    ([after[0] - before[0], after[1] - before[1]], told)
+}
+
+/// The sum of what is told of every queue pair's congestion.
+fn sum(told: &Value, field: &str) -> u64 {
+    let qps = told.as_array().unwrap();
+    assert_eq!(qps.len(), FLOWS);
+    qps.iter().map(|qp| qp["congestion"][field].as_u64().unwrap()).sum()
 }
 
 #[test]
 fn marks_keep_the_queue_of_a_narrow_circuit_short() {
     run_test("narrow::marks_keep_the_queue_of_a_narrow_circuit_short", || {
-        let ([dropped, marked], pair) = run_over(TUNED);
+        let ([dropped, marked], [near, far]) = run_over(TUNED);
         let ([dropped_unasked, marked_unasked], _) = run_over("congestion.enabled = false\n");
         assert_eq!(marked_unasked, 0, "who does not react does not say so");
         assert!(marked > 0);
-        let [near, far] = pair.daemons.each_ref().map(|daemon| daemon.metrics());
-        let sent = far.total("holdfast_cnps_sent_total");
-        assert!(sent > 0 && near.total("holdfast_cnps_received_total") > 0, "{sent} CNPs");
+        assert!(sum(&far, "marked_packets") > 0 && sum(&far, "cnps_sent") > 0, "{far:#}");
+        assert!(sum(&near, "cnps_received") > 0 && sum(&near, "alpha_millionths") > 0, "{near:#}");
+        assert!(near.as_array().unwrap().iter().any(|qp| qp["congestion"]["is_limited"] == true), "{near:#}");
+        let (rate, target) = (sum(&near, "rate_bps"), sum(&near, "target_bps"));
+        assert!(0 < rate && rate <= target && target <= FLOWS as u64 * 400_000_000, "{near:#}");
         println!("dropped: {dropped} packets; without reaction: {dropped_unasked}");
         assert!(dropped * 4 <= dropped_unasked, "{dropped} packets dropped, and {dropped_unasked} without reaction");
     });
