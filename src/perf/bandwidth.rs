@@ -97,15 +97,23 @@ impl Sender<'_> {
     fn is_over(&self, elapsed: Duration) -> bool {
         match self.link.plan.stop {
             Stop::After(limit) => elapsed >= limit,
-            Stop::Messages(n) => self.lanes.iter().map(|l| l.posted).sum::<u64>() >= n,
+            Stop::Messages(_) => (0..self.lanes.len()).all(|qp| self.share_left(qp) == Some(0)),
         }
+    }
+
+    /// Of so many messages each queue pair sends its share: how many it has left.
+    fn share_left(&self, qp: usize) -> Option<u64> {
+        let Stop::Messages(n) = self.link.plan.stop else { return None };
+        let lanes = self.lanes.len() as u64;
+        let share = n / lanes + u64::from((qp as u64) < n % lanes);
+        Some(share.saturating_sub(self.lanes.get(qp)?.posted))
     }
 
     fn is_drained(&self) -> bool {
         self.lanes.iter().all(|l| l.completed == l.posted)
     }
 
-    /// Fills a queue pair's pipe; at the end only what is needed to hear of the last message.
+    /// Fills a queue pair's pipe; when the time is over only what is needed to hear of the last message.
     fn post(&mut self, qp: usize, is_over: bool) -> Result<(), PerfError> {
         let depth = u64::from(self.link.plan.depth);
         let credits = self.link.has_credits();
@@ -113,17 +121,15 @@ impl Sender<'_> {
             let acknowledged = if credits { lane.completed.min(lane.credited) } else { lane.completed };
             let needs_tail = is_over && lane.posted > lane.completed && !lane.tail_is_signalled;
             let room = lane.posted - acknowledged < depth;
-            if (is_over && !needs_tail) || !room {
+            let left = self.share_left(qp);
+            if (is_over && !needs_tail) || !room || left == Some(0) {
                 return Ok(());
             }
-            let signal = needs_tail || (lane.posted + 1).is_multiple_of(self.signal_every);
+            let signal = needs_tail || left == Some(1) || (lane.posted + 1).is_multiple_of(self.signal_every);
             self.post_one(Message { qp, number: lane.posted }, signal)?;
             if let Some(lane) = self.lanes.get_mut(qp) {
                 lane.posted += 1;
                 lane.tail_is_signalled = signal;
-            }
-            if let (Stop::Messages(_), true) = (self.link.plan.stop, self.is_over(Duration::ZERO)) {
-                return self.post(qp, true);
             }
         }
         Ok(())

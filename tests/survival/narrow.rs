@@ -1,7 +1,7 @@
 //! A circuit that is narrower than what its ends want to send: it says so by marks, and the daemons share it without losses.
 
 use crate::circuit::Circuit;
-use crate::stage::{PATIENCE, Pair};
+use crate::stage::PATIENCE;
 use holdfast::io::namespace::run_test;
 use holdfast::ipc::client::*;
 use serde_json::Value;
