@@ -6,7 +6,7 @@
 
 use core::{
     ptr::{self, NonNull},
-    sync::atomic::AtomicU64,
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -120,7 +120,7 @@ impl Mapping {
     pub fn write(&self, offset: u64, from: &[u8]) -> bool {
         let Some(to) = self.at(offset, from.len()).filter(|_| self.writable) else { return false };
         // SAFETY: as in `read`, with the directions exchanged; the mapping is writable.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        unsafe { copy_end_last(from.as_ptr(), to.as_ptr(), from.len()) };
         true
     }
 
@@ -133,7 +133,7 @@ impl Mapping {
         }
         // SAFETY: both ranges were checked by `at`; `copy` allows overlap, also where two mappings show the same pages at
         // different addresses: the result is then torn, as with two racing writers, but no byte outside is touched.
-        unsafe { ptr::copy(source.as_ptr(), target.as_ptr(), len) };
+        unsafe { copy_end_last(source.as_ptr(), target.as_ptr(), len) };
         true
     }
 
@@ -163,6 +163,46 @@ impl Drop for Mapping {
         // which owns an Arc of this.
         let result = unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
         debug_assert_eq!(result, 0, "munmap of our own mapping");
+    }
+}
+
+/// Copies `len` bytes, of which the last ones become visible last.
+///
+/// Programs wait for a message by looking at its end (perftest's `ib_write_lat`, the eager RDMA of MPI, flags behind data): a
+/// NIC's DMA writes ascending, a `memcpy` may write the end first. The ranges may overlap.
+///
+/// # Safety
+/// `from` may be read and `to` written for `len` bytes.
+unsafe fn copy_end_last(from: *const u8, to: *mut u8, len: usize) {
+    let end = to.addr() + len;
+    let last = match len {
+        0 => return,
+        8.. if end.is_multiple_of(8) => 8,
+        4.. if end.is_multiple_of(4) => 4,
+        _ => 1,
+    };
+    let rest = len - last;
+    // SAFETY: the last `last <= len` bytes of both ranges, the target's aligned to their width; they are read before anything is
+    // written, because the ranges may overlap, and written by an atomic, which orders what was written before it.
+    unsafe {
+        let (from_end, to_end) = (from.add(rest), to.add(rest));
+        match last {
+            8 => {
+                let word = from_end.cast::<u64>().read_unaligned();
+                ptr::copy(from, to, rest);
+                AtomicU64::from_ptr(to_end.cast()).store(word, Ordering::Release);
+            }
+            4 => {
+                let word = from_end.cast::<u32>().read_unaligned();
+                ptr::copy(from, to, rest);
+                AtomicU32::from_ptr(to_end.cast()).store(word, Ordering::Release);
+            }
+            _ => {
+                let byte = from_end.read();
+                ptr::copy(from, to, rest);
+                AtomicU8::from_ptr(to_end).store(byte, Ordering::Release);
+            }
+        }
     }
 }
 

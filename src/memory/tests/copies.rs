@@ -1,6 +1,9 @@
 //! Region to region.
 
 use super::*;
+use crate::memory::Mapping;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn lists_of_different_shape_copy_into_each_other() {
@@ -65,3 +68,48 @@ fn ranges_of_one_region_may_overlap() {
     memory.copy(&Source::Sges { pd, sges: &sges, offset: 0 }, &target, 32).unwrap();
     assert_eq!(bytes_of(&mapping, 8, 32), (0..32).collect::<Vec<u8>>());
 }
+
+/// Programs that look at the end of a message to see it whole (perftest's `ib_write_lat`): both kinds of copy, at any alignment, of
+/// lengths of which a `memcpy` writes the end before what is in front of it.
+#[test]
+#[cfg_attr(miri, ignore = "races on purpose, as a client may")]
+fn who_sees_the_end_of_what_is_written_sees_all_of_it() {
+    const LARGEST: usize = 512;
+    let shared = Mapping::anonymous(LARGEST).unwrap();
+    let (from, seen) = (Mapping::anonymous(LARGEST).unwrap(), AtomicU64::new(0));
+    let mark = |round: u64| (round % 255) as u8 + 1;
+    let place = |round: u64| (round % 61, 65 + (round / 61 % 193) as usize);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut all = [0; LARGEST];
+            for round in 1..=ROUNDS {
+                let ((offset, len), mark) = (place(round), mark(round));
+                let end = offset + len as u64 - 1;
+                let word = shared.atomic(end & !7).unwrap();
+                while u64::from_le(word.load(Ordering::Acquire)).to_le_bytes()[(end % 8) as usize] != mark {
+                    std::hint::spin_loop();
+                }
+                assert!(shared.read(offset, &mut all[..len]));
+                let wrong = all[..len].iter().filter(|byte| **byte != mark).count();
+                seen.store(round, Ordering::Release);
+                assert_eq!(wrong, 0, "of {len} bytes at {offset}, round {round}");
+            }
+        });
+        for round in 1..=ROUNDS {
+            let ((offset, len), bytes) = (place(round), [mark(round); LARGEST]);
+            assert!(shared.write(0, &[0; LARGEST]));
+            if round % 2 == 0 {
+                assert!(shared.write(offset, &bytes[..len]));
+            } else {
+                assert!(from.write(0, &bytes) && Mapping::copy(&from, 0, &shared, offset, len));
+            }
+            let start = Instant::now();
+            while seen.load(Ordering::Acquire) != round {
+                assert!(start.elapsed() < Duration::from_secs(10), "the reader has gone");
+                std::hint::spin_loop();
+            }
+        }
+    });
+}
+
+const ROUNDS: u64 = 500_000;
